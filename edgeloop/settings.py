@@ -19,11 +19,19 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from edgeloop._util.files import read_regular, write_atomic
-from edgeloop._util.locks import home_folder
-from edgeloop._util.suggest import suggestion
+from edgeloop._util.files import home_folder, read_regular, write_atomic
 from edgeloop._util.system import has_users
-from edgeloop._util.values import LINES, SIZE, TEXT, Reads, Text, mapping, matching, number, whole
+from edgeloop._util.values import (
+    LINES,
+    SIZE,
+    TEXT,
+    Reads,
+    mapping,
+    matching,
+    number,
+    suggestion,
+    whole,
+)
 from edgeloop._util.yaml import Origin, read_document
 from edgeloop.errors import BadSetting
 from edgeloop.paths import find_project
@@ -216,7 +224,7 @@ def settings_model() -> type[Section]:
     pydantic takes longer than `status`."""
     from pydantic import create_model
 
-    from edgeloop._util.schema import Section, key
+    from edgeloop._util.schema import Section, Text, key
 
     about = {item.name: item for item in fields(Settings) if "about" in item.metadata}
     keys: dict[str, Any] = {

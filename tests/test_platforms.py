@@ -54,7 +54,7 @@ IMPORT = f"import importlib\nfor name in {MODULES}: importlib.import_module(name
 USE = """
 from pathlib import Path
 from edgeloop._util.files import read_regular, write_private
-from edgeloop._util.locks import ScratchFolder, file_lock, home_folder, own_folder
+from edgeloop._util.files import ScratchFolder, file_lock, home_folder, own_folder
 from edgeloop._util.system import is_running, native_memory_bytes
 from edgeloop.node.index import ScannedFile, read_piece
 from edgeloop.node.index import scan

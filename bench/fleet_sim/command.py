@@ -10,7 +10,7 @@ from bench.fleet_sim.backends import BACKENDS, Outage
 from bench.fleet_sim.report import SWEEP_HEADINGS, report, sweep_row
 from bench.fleet_sim.simulation import Scenario, Simulation, assumptions
 from bench.tables import markdown
-from edgeloop._util.units import seconds_of
+from edgeloop._util.values import seconds_of
 
 
 def run(*words: str) -> str:

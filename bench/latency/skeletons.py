@@ -15,7 +15,7 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgeloop._util.locks import file_lock
+from edgeloop._util.files import file_lock
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

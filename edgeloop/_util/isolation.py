@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeloop import errors
-from edgeloop._util.locks import ScratchFolder
+from edgeloop._util.files import ScratchFolder
 from edgeloop._util.system import (
     FairLimit,
     native_memory_bytes,
@@ -39,7 +39,7 @@ from edgeloop._util.system import (
     step_back,
     variables_with,
 )
-from edgeloop._util.units import size_text
+from edgeloop._util.values import size_text
 from edgeloop.errors import (
     EdgeloopError,
     MemoryExceeded,

@@ -10,15 +10,30 @@ import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from edgeloop._util.suggest import suggestion
-from edgeloop._util.values import LINES, shown
+from edgeloop._util.values import (
+    LINES,
+    PLAIN_TEXT,
+    TEXT,
+    TIME,
+    number,
+    shown,
+    suggestion,
+    whole,
+)
 from edgeloop._util.yaml import KeyPath, NotYaml, Origin, parse_yaml
 from edgeloop.errors import BadInput
+
+Text = Annotated[str, TEXT]
+PlainText = Annotated[str, PLAIN_TEXT]
+Whole = Annotated[int, whole()]
+Count = Annotated[int, whole(1)]
+Amount = Annotated[float, number()]
+Seconds = Annotated[float, TIME]
 
 
 class Section(BaseModel):

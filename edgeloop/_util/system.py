@@ -1,5 +1,5 @@
-"""What differs between operating systems: CPUs and processes; and progress, by which a program that
-waits for them is told from one that hangs."""
+"""The machine: CPUs, memory, processes and threads, where operating systems differ; and progress,
+by which a program that waits for them is told from one that hangs."""
 
 from __future__ import annotations
 
@@ -7,11 +7,20 @@ import math
 import os
 import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 CPUS_VARIABLE = "EDGELOOP_CPUS"  # for a runner and all its processes: how many it has reserved
 MEMORY_VARIABLE = "EDGELOOP_NATIVE_MEMORY"
@@ -150,7 +159,7 @@ def physical_memory_bytes() -> int:
 
 def native_memory_bytes(environ: Mapping[str, str] = os.environ) -> int:
     """What one process for native work may use: as set, else a part of what there is."""
-    from edgeloop._util.units import bytes_of
+    from edgeloop._util.values import bytes_of
 
     set_bytes = bytes_of(environ.get(MEMORY_VARIABLE, ""))
     return set_bytes or max(_LEAST_MEMORY_BYTES, int(_PART_OF_MEMORY * memory_bytes()))
@@ -160,7 +169,7 @@ def native_memory_bytes(environ: Mapping[str, str] = os.environ) -> int:
 def announced_memory(text: str) -> Iterator[None]:
     """What this process and those that it starts allow native work, if `text` is not empty; the
     variable wins. Raises BadSetting where that is no size."""
-    from edgeloop._util.units import SIZE_FORMS, bytes_of
+    from edgeloop._util.values import SIZE_FORMS, bytes_of
     from edgeloop.errors import BadSetting
 
     before = os.environ.get(MEMORY_VARIABLE)
@@ -474,3 +483,61 @@ def process_numbers() -> set[int]:
 def is_alive(fields: list[str]) -> bool:
     """Whether a process with these `process_fields` still runs."""
     return bool(fields) and fields[0] not in ("Z", "X")
+
+
+def ordered_map(
+    work: Callable[[Item], Result], items: Iterable[Item], workers: int, ahead: int
+) -> Generator[Result, None, None]:
+    """`map` in threads. At most `ahead` items are started and not yet consumed: memory is bounded.
+
+    Leaving the iterator early cancels what has not started and waits for the rest. Close it
+    (`contextlib.closing`) where an interrupt may come between two results and work must have ended
+    before anything is undone. Such iterators may feed each other.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
+    pool = ThreadPoolExecutor(workers)
+    pending: deque[Future[Result]] = deque()
+    tasks = _Tasks(work)
+    try:
+        for item in items:
+            pending.append(pool.submit(tasks.run, item))
+            if len(pending) >= ahead:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        for future in pending:
+            future.cancel()
+        tasks.end()
+        pool.shutdown(wait=True)
+
+
+class _Tasks(Generic[Item, Result]):
+    """Counts what runs. An executor joins only the threads that it has noted, and an interrupt can
+    come after one was started and before it is noted."""
+
+    def __init__(self, work: Callable[[Item], Result]) -> None:
+        self._work = work
+        self._changed = threading.Condition()
+        self._running = 0
+        self._is_over = False
+
+    def run(self, item: Item) -> Result:
+        with self._changed:
+            if self._is_over:
+                from concurrent.futures import CancelledError
+
+                raise CancelledError
+            self._running += 1
+        try:
+            return self._work(item)
+        finally:
+            with self._changed:
+                self._running -= 1
+                self._changed.notify_all()
+
+    def end(self) -> None:
+        with self._changed:
+            self._is_over = True
+            self._changed.wait_for(lambda: self._running == 0)

@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from edgeloop._util.redact import redact
-from edgeloop._util.suggest import suggestion
+from edgeloop._util.values import suggestion
 from edgeloop._version import __version__
 from edgeloop.cli.context import has_all_rows
 from edgeloop.errors import EdgeloopError

@@ -134,7 +134,7 @@ COMMANDS = (inspect, bench)
 
 
 def _inspection_lines(found: Inspection) -> Iterator[str]:
-    from edgeloop._util.units import size_text
+    from edgeloop._util.values import size_text
     from edgeloop.cli.output import printable, short_count
 
     summary = found.summary
@@ -185,7 +185,7 @@ def _chip_lines(found: Inspection) -> list[str]:
 
 
 def _answer(chip: ChipAnswer) -> str:
-    from edgeloop._util.units import interval_text, latency_text
+    from edgeloop._util.values import interval_text, latency_text
     from edgeloop.cli.output import printable
 
     if chip.latency_ms is not None:
@@ -212,7 +212,7 @@ def _labelled(label: str, lines: Iterable[str]) -> Iterator[str]:
 
 
 def _print_report(report: BenchReport) -> None:
-    from edgeloop._util.units import size_text
+    from edgeloop._util.values import size_text
     from edgeloop.cli.output import printable
     from edgeloop.cli.tables import listing
 
@@ -251,7 +251,7 @@ def _interval_heading(results: Iterable[BenchResult]) -> str:
 
 def _interval(result: BenchResult) -> str:
     """In brackets where no data supports a probability."""
-    from edgeloop._util.units import range_text
+    from edgeloop._util.values import range_text
 
     if result.low_ms is None or result.high_ms is None:
         return ""
@@ -275,7 +275,7 @@ def _batch_note(report: BenchReport) -> str:
 
 
 def _latency(result: BenchResult) -> str:
-    from edgeloop._util.units import latency_text
+    from edgeloop._util.values import latency_text
 
     assert result.latency_ms is not None
     text = latency_text(result.latency_ms)

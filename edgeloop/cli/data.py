@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeloop._util.units import size_text
+from edgeloop._util.values import size_text
 from edgeloop.cli.context import (
     common_options,
     load_settings,
@@ -228,7 +228,7 @@ def list_datasets(
 
     Example: edgeloop data list working/faces128
     """
-    from edgeloop._util.units import size_text
+    from edgeloop._util.values import size_text
     from edgeloop.cli.output import plural, print_json
     from edgeloop.cli.tables import TableColumn, listing
 
@@ -337,7 +337,7 @@ def _chosen(datasets: Datasets, references: tuple[str, ...]) -> dict[str, list[V
 
 
 def _ask(versions: list[Version]) -> None:
-    from edgeloop._util.units import size_text
+    from edgeloop._util.values import size_text
     from edgeloop.cli.output import plural
 
     click.echo(f"This will remove {plural(len(versions), 'version')} from the store:", err=True)

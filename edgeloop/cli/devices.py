@@ -391,7 +391,7 @@ def machine_table(lines: Sequence[MachineLine], screen: Screen) -> str:
     """The devices of each machine below its name, so that 80 columns have room for what they do."""
     from itertools import groupby
 
-    from edgeloop._util.units import duration_text
+    from edgeloop._util.values import duration_text
     from edgeloop.cli.output import printable
     from edgeloop.cli.tables import TableColumn, fit, totals
 

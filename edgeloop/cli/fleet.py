@@ -463,7 +463,7 @@ def _state(record: FleetRecord) -> str:
 
 
 def _advice(record: FleetRecord) -> str:
-    from edgeloop._util.units import duration_text
+    from edgeloop._util.values import duration_text
 
     since = f" for {duration_text(record.age_s)}" if record.beat else ""
     where = f" on {record.host}" if record.host else ""

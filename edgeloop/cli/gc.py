@@ -108,7 +108,7 @@ def _options(
     boards: bool,
     experiment: str | None,
 ) -> GcOptions:
-    from edgeloop._util.units import SIZE_FORMS, TIME_FORMS, bytes_of, seconds_of
+    from edgeloop._util.values import SIZE_FORMS, TIME_FORMS, bytes_of, seconds_of
     from edgeloop.operate.gc import GcOptions
 
     older_s = seconds_of(older_than)
@@ -131,7 +131,7 @@ def _is_terminal() -> bool:
 
 
 def _show(report: Report, verb: str, err: bool = False) -> None:
-    from edgeloop._util.units import size_text
+    from edgeloop._util.values import size_text
     from edgeloop.cli.output import plural
 
     if not report.findings:
@@ -161,7 +161,7 @@ def _show_done(done: list[tuple[Finding, int | EdgeloopError]]) -> None:
 
 
 def _cells(finding: Finding, count: int) -> tuple[str, ...]:
-    from edgeloop._util.units import size_text
+    from edgeloop._util.values import size_text
 
     size = size_text(finding.size) if finding.size else ""
     return finding.kind, finding.where, str(count), size, finding.why

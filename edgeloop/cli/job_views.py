@@ -514,7 +514,7 @@ def _say_damaged(listing: Listing) -> None:
 
 
 def _seconds(option: str, text: str) -> float:
-    from edgeloop._util.units import TIME_FORMS, seconds_of
+    from edgeloop._util.values import TIME_FORMS, seconds_of
 
     found = seconds_of(text)
     if not found:

@@ -65,7 +65,7 @@ def upload(
 
     Example: edgeloop upload nets/*.onnx --tag unet --priority 10
     """
-    from edgeloop._util.units import size_text
+    from edgeloop._util.values import size_text
     from edgeloop.cli.output import plural, print_json, printable, shown
     from edgeloop.graph.read import parse_shapes
     from edgeloop.models.upload import UploadOptions
@@ -143,7 +143,7 @@ def list_files(
 
     Example: edgeloop list 'brave-*'
     """
-    from edgeloop._util.units import size_text
+    from edgeloop._util.values import size_text
     from edgeloop.cli.output import plural, print_json
     from edgeloop.cli.tables import TableColumn, listing
     from edgeloop.cli.terminal import no_models, say_empty

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeloop._util import units
+from edgeloop._util import values
 
 if TYPE_CHECKING:
     from edgeloop.store import Value
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LONGEST_SENTENCE = 1_500
 _LONGEST_END = 200
-plural = units.plural
+plural = values.plural
 
 
 def print_json(rows: Iterable[Mapping[str, object]]) -> None:

@@ -120,7 +120,7 @@ def _text(found: Found, dead: Sequence[RunnerEntry], screen: Screen, hint: str) 
 
 
 def _table(lines: Sequence[WaitingWork], screen: Screen) -> str:
-    from edgeloop._util.units import duration_text
+    from edgeloop._util.values import duration_text
     from edgeloop.cli.tables import TableColumn, listing
 
     numbers = {"ready": 98, "running": 96, "blocked": 90, "oldest": 70, "runners": 94, "have": 92}
@@ -161,7 +161,7 @@ def _advice(found: Found) -> str:
 
 def _dead_runners(dead: Sequence[RunnerEntry]) -> list[str]:
     """Runners that fell silent without having ended: the machine crashed, or is unreachable."""
-    from edgeloop._util.units import duration_text
+    from edgeloop._util.values import duration_text
     from edgeloop.cli.output import plural
 
     if not dead:

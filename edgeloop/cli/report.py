@@ -169,7 +169,7 @@ def report(
     """
     from datetime import UTC, datetime
 
-    from edgeloop._util.units import size_text
+    from edgeloop._util.values import size_text
     from edgeloop.cli.output import plural, print_json
     from edgeloop.cli.terminal import step_bar
     from edgeloop.models.row import ran_on

@@ -137,7 +137,7 @@ def _mend(workspace: Workspace, sets_aside: bool, experiment: str | None) -> dic
 def _save(
     workspace: Workspace, to: str, with_files: bool, experiment: str | None
 ) -> dict[str, object]:
-    from edgeloop._util.units import size_text
+    from edgeloop._util.values import size_text
     from edgeloop.cli.output import plural
     from edgeloop.operate.integrity import save, write_lost
     from edgeloop.store import open_store, parse_location
@@ -174,7 +174,7 @@ def _file_of_rows() -> Path:
 
 
 def _show(health: StoreHealth, workspace: Workspace, content: bool) -> None:
-    from edgeloop._util.units import size_text
+    from edgeloop._util.values import size_text
     from edgeloop.cli.output import plural, shown
     from edgeloop.cli.tables import TableColumn, listing
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeloop._util.units import duration_text
+from edgeloop._util.values import duration_text
 from edgeloop.cli.output import plural, printable, short_count
 
 if TYPE_CHECKING:

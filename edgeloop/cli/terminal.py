@@ -283,7 +283,7 @@ def _no_match(workspace: Workspace, tag: str | None, is_filtered: bool) -> str:
     """There are models, and none is what was asked for."""
     if tag is None or is_filtered:
         return "No model matches. 'edgeloop status' shows all."
-    from edgeloop._util.suggest import suggestion
+    from edgeloop._util.values import suggestion
     from edgeloop.models.catalog import tags_of
 
     tags = sorted({str(each) for row in workspace.find(()) for each in tags_of(row.values)})

@@ -232,7 +232,7 @@ def _figures(net: Path, options: GateOptions, settings: Settings, device: str) -
 
 
 def _written(made: Baseline, path: Path) -> str:
-    from edgeloop._util.units import size_text
+    from edgeloop._util.values import size_text
 
     score = "no score"
     if made.score is not None:
@@ -339,7 +339,7 @@ _AGAINST_FLOAT = ("Δ to float [95 %]", "agreement")
 
 
 def _print_comparison(comparison: Comparison) -> None:
-    from edgeloop._util.units import size_text
+    from edgeloop._util.values import size_text
     from edgeloop.cli.output import printable
     from edgeloop.cli.tables import listing
 
@@ -569,7 +569,7 @@ def _lines(name: str, costs: LayerCosts, top: int) -> Iterator[str]:
 
 
 def _about(costs: LayerCosts) -> Iterator[str]:
-    from edgeloop._util.units import interval_text
+    from edgeloop._util.values import interval_text
 
     yield "estimate"
     if not costs.is_calibrated:
@@ -727,7 +727,7 @@ def _advise_lines(name: str, found: Advice) -> Iterator[str]:
 
 def _total(found: Advice) -> str:
     """With where the time on the chip is expected, before and after."""
-    from edgeloop._util.units import interval_text
+    from edgeloop._util.values import interval_text
 
     total = f"{_advise_time(found.before_ms)} → {_advise_time(found.after_ms)}"
     expected = [

@@ -32,12 +32,10 @@ _SHARED_WITH_NODES = (
     "paths.py",
     "_util/__init__.py",
     "_util/files.py",
-    "_util/locks.py",
-    "_util/parallel.py",
     "_util/redact.py",
     "_util/retry.py",
     "_util/system.py",
-    "_util/units.py",
+    "_util/values.py",
     "store/__init__.py",
     "store/base.py",
 )
@@ -48,7 +46,6 @@ _WRAPPER_MAIN = (
 _WAITER_FILES = (
     "errors.py",
     "_util/files.py",
-    "_util/locks.py",
     "_util/system.py",
     "jobs/computes/waiting.py",
     "node/codec.py",
@@ -150,7 +147,7 @@ def _packed_client() -> str:
 
 
 # In the order in which they import each other.
-_CLIENT = ("_util.retry", "_util.parallel", "node.identity", "node.remote", "node.clouds")
+_CLIENT = ("_util.retry", "_util.system", "node.identity", "node.remote", "node.clouds")
 # The user's Python is the first that there is, and runs the command; the wrapper needs 3.8.
 _USUAL = (
     *("python", "python3", '"$CONDA_PREFIX/bin/python"'),

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from edgeloop._util.units import seconds_of
+from edgeloop._util.values import seconds_of
 from edgeloop.errors import (
     BadInput,
     BadSetting,

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from socket import gethostname
 from urllib.parse import quote
 
-from edgeloop._util.parallel import ordered_map
-from edgeloop._util.system import user_name
+from edgeloop._util.system import ordered_map, user_name
 from edgeloop.errors import BadInput, BlobMissing
 from edgeloop.jobs.records import JobRecord, Listing, Run, age
 from edgeloop.jobs.watch import status_from_store

@@ -19,7 +19,7 @@ from io import RawIOBase
 from pathlib import Path
 
 from edgeloop._util.system import O_CLOEXEC, O_NONBLOCK
-from edgeloop._util.units import size_text
+from edgeloop._util.values import size_text
 from edgeloop.errors import BadJob, LocalFileError
 from edgeloop.jobs.ignore import CodeFolder, SourceFile
 from edgeloop.jobs.secrets import (

@@ -20,18 +20,23 @@ from typing import Annotated, Literal
 
 from pydantic import model_validator
 
-from edgeloop._util.schema import Section, key, validated, with_overrides
+from edgeloop._util.schema import (
+    Count,
+    PlainText,
+    Seconds,
+    Section,
+    Whole,
+    key,
+    validated,
+    with_overrides,
+)
 from edgeloop._util.values import (
     LINES,
     PLAIN_TEXT,
     POSITIVE_TIME,
     SCALAR,
     SIZE,
-    Count,
-    PlainText,
     Reads,
-    Seconds,
-    Whole,
     choice,
     items,
     matching,

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from edgeloop._util.parallel import ordered_map
-from edgeloop._util.units import plural, size_text
+from edgeloop._util.system import ordered_map
+from edgeloop._util.values import plural, size_text
 from edgeloop.errors import (
     BadJob,
     ComputeUnavailable,

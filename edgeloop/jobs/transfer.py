@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgeloop._util.files import write_atomic
-from edgeloop._util.parallel import ordered_map
+from edgeloop._util.system import ordered_map
 from edgeloop.errors import BadName, BlobMissing
 from edgeloop.node.ticket import LOG_PIECE, log_key, outputs_folder
 from edgeloop.store import BlobInfo, Blobs, check_blob_key

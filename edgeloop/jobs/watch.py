@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 
-from edgeloop._util.parallel import ordered_map
+from edgeloop._util.system import ordered_map
 from edgeloop.errors import BlobMissing, ComputeUnavailable, MissingExtra, StoreError
 from edgeloop.jobs.computes.base import Compute, ObservedState
 from edgeloop.node.codec import to_json

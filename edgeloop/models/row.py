@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from edgeloop._util.units import range_text
+from edgeloop._util.values import range_text
 from edgeloop.errors import BadInput, ModelBusy, RowChanged
 from edgeloop.store import Changes, Record, Table, Value, Values
 

@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from edgeloop._util.parallel import ordered_map
+from edgeloop._util.system import ordered_map
 from edgeloop.errors import (
     EdgeloopError,
     LocalFileError,

@@ -20,7 +20,7 @@ from email.utils import formatdate
 from typing import Any, Generic, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
-from edgeloop._util.parallel import ordered_map
+from edgeloop._util.system import ordered_map
 from edgeloop.node.identity import plain_http_allowed, token_endpoint
 from edgeloop.node.remote import (
     AT_ONCE,

@@ -10,10 +10,9 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-from edgeloop._util.files import mark_used
-from edgeloop._util.locks import file_lock
-from edgeloop._util.parallel import ordered_map
-from edgeloop._util.units import size_text
+from edgeloop._util.files import file_lock, mark_used
+from edgeloop._util.system import ordered_map
+from edgeloop._util.values import size_text
 from edgeloop.errors import BlobMissing, Conflict, DatasetDamaged, LocalFileError, NoSuchDataset
 from edgeloop.node.index import Index, Journal
 from edgeloop.node.ledger import (

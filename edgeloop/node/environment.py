@@ -20,8 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edgeloop._util.files import mark_used
-from edgeloop._util.locks import file_lock, home_folder
+from edgeloop._util.files import file_lock, home_folder, mark_used
 from edgeloop.errors import BadInput, Conflict
 from edgeloop.node.scratch import JobLog
 from edgeloop.node.ticket import NODE_CACHE, ORDER_VARIABLE, PLACE_PREFIX, Ticket, WrapperOrder

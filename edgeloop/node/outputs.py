@@ -28,7 +28,7 @@ from typing import Any
 from edgeloop._util.files import write_atomic
 from edgeloop._util.retry import delays
 from edgeloop._util.system import start_time
-from edgeloop._util.units import size_text
+from edgeloop._util.values import size_text
 from edgeloop.errors import (
     BadInput,
     BadName,

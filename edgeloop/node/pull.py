@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from edgeloop._util.parallel import ordered_map
-from edgeloop._util.system import O_CLOEXEC
+from edgeloop._util.system import O_CLOEXEC, ordered_map
 from edgeloop.errors import BlobMissing, DatasetDamaged, LocalFileError
 from edgeloop.node.index import (
     PARTIAL,

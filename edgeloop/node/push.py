@@ -16,7 +16,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Callable, NamedTuple
 
-from edgeloop._util.parallel import ordered_map
+from edgeloop._util.system import ordered_map
 from edgeloop.errors import Conflict, LocalFileError
 from edgeloop.node.index import (
     FileChanged,

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
-from edgeloop._util.parallel import ordered_map
 from edgeloop._util.retry import asked_pause, delays, limit_of
+from edgeloop._util.system import ordered_map
 
 PART_BYTES = 8 << 20
 AT_ONCE = 4  # parts of one file

@@ -17,8 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgeloop._util.files import write_atomic
-from edgeloop._util.locks import try_lock
+from edgeloop._util.files import try_lock, write_atomic
 from edgeloop._util.redact import redact
 from edgeloop.errors import BadName, BlobMissing
 from edgeloop.node.ticket import LOG_PIECE, log_key

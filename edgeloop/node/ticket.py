@@ -23,7 +23,7 @@ from datetime import datetime, timezone
 from typing import Literal
 from urllib.parse import parse_qs
 
-from edgeloop._util.units import size_text
+from edgeloop._util.values import size_text
 from edgeloop.errors import BadInput, BadSetting
 from edgeloop.node.codec import from_json, to_json
 from edgeloop.store.base import Access, Blobs

@@ -12,9 +12,8 @@ import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 
-from edgeloop._util.files import mark_used
-from edgeloop._util.locks import file_lock
-from edgeloop._util.units import size_text
+from edgeloop._util.files import file_lock, mark_used
+from edgeloop._util.values import size_text
 from edgeloop.errors import BadInput, BadName
 from edgeloop.node.blobs import open_from_job
 from edgeloop.node.ticket import TicketPlace

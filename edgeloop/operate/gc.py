@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from edgeloop._util.locks import is_abandoned, try_lock
-from edgeloop._util.units import size_text
+from edgeloop._util.files import is_abandoned, try_lock
+from edgeloop._util.values import size_text
 from edgeloop.errors import (
     BadInput,
     BadName,
@@ -706,7 +706,7 @@ class MachineLeftovers:
     def _note_rest(
         self, draft: ReportDraft, entries: Sequence[CacheEntry], gone: set[Path]
     ) -> None:
-        from edgeloop._util.units import size_text
+        from edgeloop._util.values import size_text
 
         kept = sum(entry.size for entry in entries if entry.path not in gone)
         if kept and self._options.cache_bytes is None:

@@ -24,7 +24,7 @@ from pydantic import Field, field_validator
 
 from edgeloop._util.files import sha256_of, write_atomic
 from edgeloop._util.schema import Section, validated
-from edgeloop._util.suggest import suggestion
+from edgeloop._util.values import suggestion
 from edgeloop._util.yaml import Origin, read_document
 from edgeloop.errors import BadInput, BadSetting, LocalFileError, PlanMisfit
 

@@ -12,7 +12,7 @@ from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING
 
 from edgeloop._util.health import HealthCheck
-from edgeloop._util.suggest import suggestion
+from edgeloop._util.values import suggestion
 from edgeloop.errors import BadInput, EdgeloopError
 from edgeloop.platforms.base import Device, ListedDevice, Platform, Toolchain
 from edgeloop.settings import platform_points

@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from edgeloop._util.system import announced_memory
-from edgeloop._util.units import plural
+from edgeloop._util.values import plural
 from edgeloop.errors import EdgeloopError
 from edgeloop.graph.info import GraphInfo, Shape
 from edgeloop.graph.process import GraphProcess

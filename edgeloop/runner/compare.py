@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeloop._util.units import interval_text, latency_text
+from edgeloop._util.values import interval_text, latency_text
 from edgeloop.errors import BadInput, NoSuchPrecision
 from edgeloop.graph.count import LayerTiming, costliest
 from edgeloop.graph.variants import class_axis

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from edgeloop._util.locks import file_lock, own_folder, try_lock
+from edgeloop._util.files import file_lock, own_folder, try_lock
 from edgeloop._util.system import (
     announced_cpus,
     available_cpus,

@@ -30,7 +30,7 @@ from pydantic import Field, ValidationError
 from edgeloop._util.files import parse_json, read_regular, sha256_of, write_atomic
 from edgeloop._util.schema import Section, validated
 from edgeloop._util.system import announced_memory
-from edgeloop._util.units import plural, size_text
+from edgeloop._util.values import plural, size_text
 from edgeloop._util.yaml import Origin
 from edgeloop._version import __version__
 from edgeloop.errors import BadInput, BadSetting, LocalFileError

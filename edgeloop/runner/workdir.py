@@ -16,8 +16,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from edgeloop._util.files import sha256_of
-from edgeloop._util.locks import ScratchFolder
+from edgeloop._util.files import ScratchFolder, sha256_of
 from edgeloop.errors import BadInput, BlobMissing, FilesAway, LocalFileError
 from edgeloop.models.files import ModelFile
 from edgeloop.models.leases import Lease

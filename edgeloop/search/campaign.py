@@ -10,8 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from edgeloop._util.files import write_atomic
-from edgeloop._util.locks import try_lock
+from edgeloop._util.files import try_lock, write_atomic
 from edgeloop._util.redact import redact
 from edgeloop._util.system import (
     announced_memory,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from edgeloop._util.schema import validated, with_overrides
-from edgeloop._util.suggest import suggestion
+from edgeloop._util.values import suggestion
 from edgeloop._util.yaml import Origin, read_document
 from edgeloop.errors import BadSetting
 from edgeloop.search.base import device_of, on_device, value_of

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from edgeloop._util.redact import redact
-from edgeloop._util.suggest import suggestion
+from edgeloop._util.values import suggestion
 from edgeloop.errors import BadInput, BadSpace, EdgeloopError
 from edgeloop.search.base import Evaluator, broken_constraint, value_of
 from edgeloop.search.config import SearchConfig

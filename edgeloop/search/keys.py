@@ -7,14 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import model_validator
 
-from edgeloop._util.schema import Section, key
+from edgeloop._util.schema import Count, PlainText, Section, Whole, key
 from edgeloop._util.values import (
     POSITIVE_TIME,
     SIZE,
-    Count,
-    PlainText,
     Reads,
-    Whole,
     choice,
     items,
     matching,

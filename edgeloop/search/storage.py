@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from edgeloop._util.files import make_folder
 from edgeloop._util.retry import retry
-from edgeloop._util.suggest import suggestion
+from edgeloop._util.values import suggestion
 from edgeloop._util.yaml import NotYaml, parse_yaml
 from edgeloop.errors import BadInput, MissingExtra, StoreUnavailable
 from edgeloop.jobs.records import RUNS_FOLDER

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from edgeloop._util.units import TIME_FORMS, bytes_of, seconds_of
+from edgeloop._util.values import TIME_FORMS, bytes_of, seconds_of
 from edgeloop.errors import BadInput, NoSuchDataset
 from edgeloop.jobs.client import Jobs
 from edgeloop.jobs.spec import ENVIRONMENT

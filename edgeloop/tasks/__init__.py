@@ -13,7 +13,7 @@ from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
-from edgeloop._util.suggest import suggestion
+from edgeloop._util.values import suggestion
 from edgeloop.errors import BadInput
 from edgeloop.tasks.base import (
     FitsModels,

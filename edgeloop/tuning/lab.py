@@ -25,8 +25,7 @@ import numpy as np
 
 from edgeloop._util.files import make_folder, mark_used, sha256_of, write_atomic
 from edgeloop._util.isolation import NativeProcess
-from edgeloop._util.parallel import ordered_map
-from edgeloop._util.system import announced_cpus, available_cpus
+from edgeloop._util.system import announced_cpus, available_cpus, ordered_map
 from edgeloop.errors import BadInput, MemoryExceeded, ModelFailed, ModelRefused, NoSuchPrecision
 from edgeloop.graph.bits import TunableTensor, tunable_from
 from edgeloop.graph.info import GraphInfo, TensorInfo, info_from

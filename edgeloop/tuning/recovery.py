@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from edgeloop._util.isolation import NativeProcess
-from edgeloop._util.suggest import suggestion
 from edgeloop._util.system import show_progress
+from edgeloop._util.values import suggestion
 from edgeloop.errors import BadInput, MemoryExceeded, ModelFailed
 from edgeloop.platforms import samples_as_files
 from edgeloop.tasks import Interval, Samples

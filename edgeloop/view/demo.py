@@ -18,7 +18,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from edgeloop._util.suggest import suggestion
+from edgeloop._util.values import suggestion
 from edgeloop.errors import BadInput
 from edgeloop.settings import STORE_FOLDER, Settings
 from edgeloop.store import SqliteLocation, Store, Values

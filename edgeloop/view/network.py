@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from xml.etree import ElementTree
 
-from edgeloop._util.units import latency_text
+from edgeloop._util.values import latency_text
 from edgeloop.graph.outline import (
     INPUT,
     LARGEST_OUTLINE,

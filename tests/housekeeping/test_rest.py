@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgeloop._util.locks import try_lock
+from edgeloop._util.files import try_lock
 from edgeloop.jobs.snapshot import CodeFile, CodeSnapshot
 from edgeloop.models.files import ModelFile
 from edgeloop.node.datasets import Datasets

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgeloop._util.units import bytes_of, seconds_of
+from edgeloop._util.values import bytes_of, seconds_of
 from edgeloop.errors import BadInput, BadJob
 from edgeloop.jobs.computes.base import Resources
 from edgeloop.jobs.spec import JobSpec, changed, read_spec, spec_of, spec_of_script

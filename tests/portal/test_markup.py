@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from edgeloop._util.units import size_text
+from edgeloop._util.values import size_text
 from edgeloop.view.portal.pages import table_query
 from edgeloop.view.portal.rendering import (
     ago,

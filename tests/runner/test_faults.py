@@ -17,7 +17,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edgeloop._util.locks import try_lock
+from edgeloop._util.files import try_lock
 from edgeloop.models.records import records_of
 from edgeloop.store import Values
 from edgeloop.workspace import Workspace

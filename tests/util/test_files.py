@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop._util.files import replacing, write_atomic
-from edgeloop._util.locks import file_lock, try_lock
-from edgeloop._util.parallel import ordered_map
+from edgeloop._util.files import file_lock, replacing, try_lock, write_atomic
 from edgeloop._util.retry import delays, retry
-from edgeloop._util.units import size_text
+from edgeloop._util.system import ordered_map
+from edgeloop._util.values import size_text
 from edgeloop.errors import Conflict, LocalFileError
 
 
@@ -46,7 +45,7 @@ def test_a_name_of_the_longest_length_can_be_written(tmp_path: Path):
 def test_a_lock_excludes_other_processes_until_it_is_released(tmp_path: Path):
     path = tmp_path / "below" / "a.lock"
     program = (
-        "import sys; from pathlib import Path; from edgeloop._util.locks import try_lock; "
+        "import sys; from pathlib import Path; from edgeloop._util.files import try_lock; "
         "sys.exit(0 if try_lock(Path(sys.argv[1])) is None else 3)"
     )
     with file_lock(path):

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop._util import locks
-from edgeloop._util.locks import ScratchFolder, own_folder, try_lock
+from edgeloop._util import files
+from edgeloop._util.files import ScratchFolder, own_folder, try_lock
 from edgeloop.errors import LocalFileError
 from edgeloop.runner.workdir import WorkFolder
 
@@ -47,7 +47,7 @@ def test_the_folder_of_a_stage_stays_while_its_runner_lives_and_goes_after_a_kil
     tmp_path: Path, has_locks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not has_locks:
-        monkeypatch.setattr(locks, "fcntl", None)
+        monkeypatch.setattr(files, "fcntl", None)
     process, folder = holder(tmp_path / "work")
     enter(tmp_path / "work")
     assert (folder / "net.onnx").exists()
@@ -63,7 +63,7 @@ def test_the_folder_of_a_runner_in_another_container_is_left_alone(
 ) -> None:
     """Its process has no number here, and may have that of another here."""
     if not has_locks:
-        monkeypatch.setattr(locks, "fcntl", None)
+        monkeypatch.setattr(files, "fcntl", None)
     container = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
     process, folder = holder(tmp_path / "work", *container)
     enter(tmp_path / "work")
@@ -92,7 +92,7 @@ def test_a_link_in_the_place_of_a_folder_is_not_followed(tmp_path: Path) -> None
     thesis = tmp_path / "thesis"
     thesis.mkdir()
     (thesis / "text").write_text("mine")
-    boot, space = locks._where_we_are()
+    boot, space = files._where_we_are()
     stages = tmp_path / "stages"
     stages.mkdir()
     (stages / f"{boot}-{space}-999999999-abc").symlink_to(thesis)

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, TypeVar
 
-from edgeloop._util.schema import Section, key, validated
-from edgeloop._util.values import Text
+from edgeloop._util.schema import Section, Text, key, validated
 from edgeloop._util.yaml import Origin
 from edgeloop.errors import BadSetting
 from edgeloop.node.resources import Resources

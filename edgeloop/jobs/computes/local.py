@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Annotated, cast
 
-from edgeloop._util.schema import key
+from edgeloop._util.schema import Amount, key
 from edgeloop._util.system import available_cpus, physical_memory_bytes, start_time
-from edgeloop._util.values import BYTES, Amount, Reads, number, shown
+from edgeloop._util.values import BYTES, Reads, number, shown
 from edgeloop.errors import BadInput, ComputeRefused, ComputeUnavailable, Infeasible
 from edgeloop.jobs.bundle import waiter_file
 from edgeloop.jobs.computes.base import (

@@ -20,8 +20,8 @@ from urllib.parse import quote, urlsplit
 
 from pydantic import Field, StrictBool
 
-from edgeloop._util.schema import key
-from edgeloop._util.values import Reads, Text, text
+from edgeloop._util.schema import Text, key
+from edgeloop._util.values import Reads, text
 from edgeloop.errors import BadSetting, ComputeUnavailable, Infeasible
 from edgeloop.jobs.bundle import bootstrap_command, packed
 from edgeloop.jobs.computes.base import (

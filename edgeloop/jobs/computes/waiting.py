@@ -18,8 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edgeloop._util.files import write_atomic
-from edgeloop._util.locks import try_lock
+from edgeloop._util.files import try_lock, write_atomic
 from edgeloop._util.system import THREAD_VARIABLES, start_time
 from edgeloop.errors import LocalFileError
 from edgeloop.node.codec import from_json, to_json

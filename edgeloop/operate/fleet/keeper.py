@@ -16,8 +16,7 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from edgeloop._util.files import write_atomic
-from edgeloop._util.locks import try_lock
+from edgeloop._util.files import try_lock, write_atomic
 from edgeloop._util.system import ENDING_SIGNALS
 from edgeloop.operate.fleet.launcher import RunnerOrder
 from edgeloop.operate.fleet.process import RunnerProcess

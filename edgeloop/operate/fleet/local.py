@@ -23,8 +23,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgeloop._util.files import write_atomic
-from edgeloop._util.locks import try_lock
+from edgeloop._util.files import try_lock, write_atomic
 from edgeloop._util.redact import redact
 from edgeloop._util.system import available_cpus, python_module
 from edgeloop.errors import BadInput, ComputeUnavailable, EdgeloopError

@@ -8,19 +8,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from edgeloop._util.redact import redact
-from edgeloop._util.schema import Section, key, validated
-from edgeloop._util.values import (
-    Count,
-    Reads,
-    Text,
-    items,
-    mapping,
-    matching,
-    number,
-    plain_text,
-    shown,
-    whole,
-)
+from edgeloop._util.schema import Count, Section, Text, key, validated
+from edgeloop._util.values import Reads, items, mapping, matching, number, plain_text, shown, whole
 from edgeloop._util.yaml import Origin
 from edgeloop.errors import BadName, BadSetting
 from edgeloop.models.names import check_experiment_name

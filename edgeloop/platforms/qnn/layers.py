@@ -17,7 +17,7 @@ from typing import Any
 
 from edgeloop._util.files import make_folder, write_atomic
 from edgeloop._util.isolation import NativeProcess
-from edgeloop._util.units import plural
+from edgeloop._util.values import plural
 from edgeloop.errors import MemoryExceeded, ModelFailed, ModelRefused
 from edgeloop.platforms.base import LayerCost, LayerCosts, Measurement
 from edgeloop.platforms.qnn.prefixes import GraphLayer

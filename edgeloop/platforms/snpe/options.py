@@ -7,8 +7,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from edgeloop._util.schema import Section
-from edgeloop._util.values import Text, number
+from edgeloop._util.schema import Section, Text
+from edgeloop._util.values import number
 
 DEFAULT_CAP_BYTES = 4 * 10**9
 _Positive = Annotated[float, number(is_open=True)]

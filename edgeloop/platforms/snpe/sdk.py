@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from edgeloop._util.files import ScratchFolder
 from edgeloop._util.isolation import NO_MEMORY, CallLimits, memory_exceeded
-from edgeloop._util.locks import ScratchFolder
 from edgeloop._util.system import dies_with_parent
 from edgeloop.errors import MissingSdk, ModelFailed, ModelRefused, WorkerFailed
 from edgeloop.settings import tool_environment

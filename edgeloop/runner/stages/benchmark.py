@@ -8,7 +8,7 @@ import json
 import statistics
 from pathlib import Path
 
-from edgeloop._util.units import interval_text, latency_text
+from edgeloop._util.values import interval_text, latency_text
 from edgeloop.models.plan import LATENCY_COLUMNS
 from edgeloop.models.row import runs_of
 from edgeloop.platforms import Measurement, device_type

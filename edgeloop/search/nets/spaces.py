@@ -18,7 +18,7 @@ from threading import Lock
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from edgeloop._util.suggest import suggestion
+from edgeloop._util.values import suggestion
 from edgeloop.errors import BadArchitecture, BadInput, BadSpace, EdgeloopError, MissingExtra
 from edgeloop.search.nets import archai, classifier, hourglass
 from edgeloop.search.nets.architecture import Architecture, Shape

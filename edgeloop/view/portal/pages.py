@@ -19,7 +19,7 @@ from fastapi.requests import Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from markupsafe import escape
 
-from edgeloop._util.units import interval_text
+from edgeloop._util.values import interval_text
 from edgeloop.errors import NotFound
 from edgeloop.view.drawing import FONT_FILES, FONTS
 from edgeloop.view.measures import LATENCY

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StrictBool
 from pydantic.json_schema import SkipJsonSchema
 
-from edgeloop._util.schema import key
-from edgeloop._util.values import Count, Reads, Seconds, Text, Whole, choice, matching, whole
+from edgeloop._util.schema import Count, Seconds, Text, Whole, key
+from edgeloop._util.values import Reads, choice, matching, whole
 from edgeloop._util.yaml import Origin
 from edgeloop.errors import BadSetting
 from edgeloop.jobs.computes.azureml.resources import ClusterDescription

@@ -12,8 +12,8 @@ from typing import Annotated, Literal, cast, get_args
 
 from pydantic import StrictBool
 
-from edgeloop._util.schema import Section, key, validated
-from edgeloop._util.values import Reads, Text, choice
+from edgeloop._util.schema import Section, Text, key, validated
+from edgeloop._util.values import Reads, choice
 from edgeloop._util.yaml import Origin
 from edgeloop.errors import BadSetting
 from edgeloop.settings import ProjectFiles, read_project_files, with_workspace

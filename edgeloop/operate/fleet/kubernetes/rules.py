@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from urllib.parse import urlsplit
 
-from edgeloop._util.suggest import suggestion
-from edgeloop._util.values import shown
+from edgeloop._util.values import shown, suggestion
 from edgeloop.errors import BadSetting
 from edgeloop.operate.fleet.kubernetes.values import Plain
 

@@ -24,8 +24,7 @@ from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-from edgeloop._util.files import kept_in_use, mark_used
-from edgeloop._util.locks import file_lock, home_folder
+from edgeloop._util.files import file_lock, home_folder, kept_in_use, mark_used
 from edgeloop._util.system import python_module
 from edgeloop.errors import BadInput, Conflict
 
