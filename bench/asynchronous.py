@@ -26,7 +26,7 @@ from threading import Lock
 
 from bench.tables import markdown
 from edgeloop._util.system import announced_niceness
-from edgeloop.models.candidates import Candidates
+from edgeloop.models.catalog import Candidates
 from edgeloop.search.base import Evaluation
 from edgeloop.search.campaign import NICENESS
 from edgeloop.search.config import SearchConfig, config_of

@@ -14,7 +14,7 @@ FLAT_BARS = re.compile(
     r"(?<!within )(?:±|\+/-|&plusmn;)\s?20\s?%|est\w* ±|margin of error|margin_percent"
 )
 OLD_ROWS = {  # the column of rows that older versions wrote: kept, and shown as no error bar
-    "edgeloop/models/row.py",
+    "edgeloop/models/columns.py",
     "edgeloop/models/plan.py",
     "docs/reference/rows.md",
 }

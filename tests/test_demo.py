@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from edgeloop import Workspace
-from edgeloop.models.records import records_of
-from edgeloop.models.row import is_estimate
+from edgeloop.models.columns import is_estimate
+from edgeloop.models.plan import records_of
 from edgeloop.view.demo import (
     CHIP_EXPERIMENT,
     DEMO_FILE,

@@ -12,8 +12,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from edgeloop.models.columns import runs_of
 from edgeloop.models.plan import Plan
-from edgeloop.models.row import runs_of
 from edgeloop.store import Record, Values
 
 RESULT_COLUMNS = {"convert": "macs"}  # others are named like their stage

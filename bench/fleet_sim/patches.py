@@ -20,7 +20,7 @@ from bench.fleet_sim.threads import (
     virtual_time,
 )
 from edgeloop.errors import LeaseLost
-from edgeloop.models import leases, queue, row
+from edgeloop.models import columns, leases, queue
 from edgeloop.models.leases import Lease, Leases
 from edgeloop.operate.fleet import demand
 from edgeloop.platforms.snpe import turns
@@ -28,7 +28,7 @@ from edgeloop.runner import backoff, coordinator, heartbeat, presence, worker
 from edgeloop.runner.stages.base import Result
 from edgeloop.workspace import Workspace
 
-MODULES = (leases, queue, row, turns, backoff, coordinator, heartbeat, presence, worker, demand)
+MODULES = (columns, leases, queue, turns, backoff, coordinator, heartbeat, presence, worker, demand)
 
 
 @contextlib.contextmanager

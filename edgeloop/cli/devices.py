@@ -350,7 +350,7 @@ def _is_system(chosen: bool | None) -> bool:
 
 def _lines(workspace: Workspace) -> list[MachineLine]:
     """The devices of all runners of the store, and the boards of this machine that none uses."""
-    from edgeloop.models.names import natural_key
+    from edgeloop.models.columns import natural_key
     from edgeloop.models.runners import Registry
     from edgeloop.platforms import list_devices
     from edgeloop.runner.machines import MachineLine, held_stages, machine_lines

@@ -556,7 +556,7 @@ def job_table(
 def in_order(jobs: Sequence[Run], sort: str = "state") -> list[Run]:
     """By a column of the table, `COLUMN` or `COLUMN:desc`, or by `created`. By state, those that
     have not ended come first, then failed ones; then names in the order that people count in."""
-    from edgeloop.models.names import natural_key
+    from edgeloop.models.columns import natural_key
 
     name, _, way = sort.partition(":")
     if way not in ("", "asc", "desc"):

@@ -172,7 +172,7 @@ def report(
     from edgeloop._util.values import size_text
     from edgeloop.cli.output import plural, print_json
     from edgeloop.cli.terminal import step_bar
-    from edgeloop.models.row import ran_on
+    from edgeloop.models.columns import ran_on
     from edgeloop.view.drawing import write_whole
     from edgeloop.view.front import ALL_DEVICES, one_device, pareto_of
     from edgeloop.view.report import gather, render
@@ -280,7 +280,7 @@ def _csv(found: Pareto) -> str:
     import io
 
     from edgeloop.models.catalog import write_csv
-    from edgeloop.models.row import visible_columns
+    from edgeloop.models.columns import visible_columns
 
     rows: list[Values] = [{**_shown(found, row), **row} for row in found.front]  # type: ignore[dict-item]
     first = ["name", *(item.measure.heading for item in found.objectives)]
@@ -300,7 +300,7 @@ def _shown(found: Pareto, row: object) -> dict[str, Value]:
 def _print(found: Pareto) -> None:
     from edgeloop.cli.output import plural
     from edgeloop.cli.tables import listing
-    from edgeloop.models.row import interval_heading, latency_interval
+    from edgeloop.models.columns import interval_heading, latency_interval
     from edgeloop.view.measures import LATENCY
     from edgeloop.view.style import chart_axes
     from edgeloop.view.terminal import ASCII, UNICODE, plot
@@ -327,7 +327,7 @@ def _print(found: Pareto) -> None:
 
 
 def _cells(found: Pareto, row: object, axes: ChartAxes, has_interval: bool) -> list[str]:
-    from edgeloop.models.row import latency_interval
+    from edgeloop.models.columns import latency_interval
     from edgeloop.view.measures import LATENCY, latency_cell
 
     values: Values = row  # type: ignore[assignment]

@@ -533,7 +533,7 @@ def _counts(seen: SeenSearch) -> list[str]:
 
 def _front_table(seen: SeenSearch, shown: tuple[SeenCandidate, ...]) -> str:
     from edgeloop.cli.tables import listing
-    from edgeloop.models.row import interval_heading, latency_interval
+    from edgeloop.models.columns import interval_heading, latency_interval
     from edgeloop.search.base import columns_of
 
     columns = [columns_of(item.values, 0) for item in shown]

@@ -86,7 +86,7 @@ def status(
     from edgeloop.cli.tables import Screen, in_order, model_table
     from edgeloop.cli.terminal import no_models, say_empty
     from edgeloop.cli.terminal import watch as show
-    from edgeloop.models.row import decoded, ran_on, visible_columns
+    from edgeloop.models.columns import decoded, ran_on, visible_columns
     from edgeloop.store import rows_left_out
 
     if sum((csv is not None, as_json, watch)) > 1:
@@ -140,7 +140,7 @@ def experiments(experiment: str | None, store: str | None, as_json: bool) -> Non
     from edgeloop.cli.output import plural, print_json
     from edgeloop.cli.tables import TableColumn, listing
     from edgeloop.cli.terminal import no_models, say_empty
-    from edgeloop.models.names import check_experiment_name
+    from edgeloop.models.columns import check_experiment_name
 
     if experiment is not None:
         check_experiment_name(experiment)
@@ -182,8 +182,8 @@ def _write_csv(rows: list[Values], target: Path, columns: Sequence[str]) -> None
 def _is_wanted(
     row: Values, workspace: Workspace, states: tuple[str, ...], node: str | None, stage: str | None
 ) -> bool:
+    from edgeloop.models.plan import holders_of, is_on, records_of
     from edgeloop.models.queue import ready_at
-    from edgeloop.models.records import holders_of, is_on, records_of
 
     text = str(row.get("status", ""))
     wanted = {"error" if state == "failed" else state for state in states}
@@ -202,7 +202,7 @@ def _is_wanted(
 def _chosen(columns: str | None, rows: Sequence[Values], for_people: bool = True) -> list[str]:
     """The columns of --columns, as the store names them; none: the usual ones."""
     from edgeloop.cli.tables import INTERVAL, known_columns
-    from edgeloop.models.row import column_named
+    from edgeloop.models.columns import column_named
 
     names = [name.strip() for name in (columns or "").split(",") if name.strip()]
     known = [*known_columns(rows), *([INTERVAL] if for_people else [])]

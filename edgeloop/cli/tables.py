@@ -276,8 +276,7 @@ def model_table(
 def in_order(rows: Sequence[Values], sort: str) -> list[Values]:
     """By `COLUMN` or `COLUMN:desc`; `state` is running and failed ones first. Names are in the
     order that people count in, and rows without a value come last."""
-    from edgeloop.models.names import attention_rank, natural_key
-    from edgeloop.models.row import column_named
+    from edgeloop.models.columns import attention_rank, column_named, natural_key
 
     name, _, way = sort.partition(":")
     by_name = sorted(rows, key=lambda row: natural_key(str(row.get("name", ""))))
@@ -293,14 +292,14 @@ def in_order(rows: Sequence[Values], sort: str) -> list[Values]:
 
 def known_columns(rows: Sequence[Values]) -> list[str]:
     """What a column may be called, as the store has it and as it is shown."""
-    from edgeloop.models.row import COLUMNS, SHOWN_AS, visible_columns
+    from edgeloop.models.columns import COLUMNS, SHOWN_AS, visible_columns
 
     usual = (column.name for column in COLUMNS)
     return list(dict.fromkeys([*usual, *SHOWN_AS.values(), *visible_columns(rows)]))
 
 
 def _usual_columns(rows: Sequence[Values]) -> list[str]:
-    from edgeloop.models.row import latency_interval, recovery_of, shown_scores
+    from edgeloop.models.columns import latency_interval, recovery_of, shown_scores
 
     trained = [name for name in OF_TRAINING if any(isinstance(r.get(name), float) for r in rows)]
     several = len({row["device"] for row in rows if row.get("device")}) > 1
@@ -316,7 +315,7 @@ def _usual_columns(rows: Sequence[Values]) -> list[str]:
 
 
 def _titles(rows: Sequence[Values], names: Sequence[str]) -> list[str]:
-    from edgeloop.models.row import SCORE_COLUMNS, SHOWN_AS, interval_heading, score_meaning
+    from edgeloop.models.columns import SCORE_COLUMNS, SHOWN_AS, interval_heading, score_meaning
 
     meaning = score_meaning(rows)
     special = {
@@ -328,7 +327,7 @@ def _titles(rows: Sequence[Values], names: Sequence[str]) -> list[str]:
 
 
 def _column(name: str, title: str, is_chosen: bool) -> TableColumn:
-    from edgeloop.models.row import KINDS
+    from edgeloop.models.columns import KINDS
 
     is_number = KINDS.get(name) in ("integer", "number") or name == INTERVAL
     weight = 50 if is_chosen and name != "name" else _WEIGHTS.get(name, 30)
@@ -337,7 +336,7 @@ def _column(name: str, title: str, is_chosen: bool) -> TableColumn:
 
 
 def _cell(name: str, row: Values, now: float) -> str:
-    from edgeloop.models.row import (
+    from edgeloop.models.columns import (
         AGREEMENT_COLUMNS,
         SCORE_COLUMNS,
         SHOWN_AS,
@@ -367,7 +366,7 @@ def _cell(name: str, row: Values, now: float) -> str:
 
 def _latency(row: Values) -> str:
     """An estimate is always marked as one, and so is a lower bound."""
-    from edgeloop.models.row import is_estimate, is_lower_bound, mean_latency_ms
+    from edgeloop.models.columns import is_estimate, is_lower_bound, mean_latency_ms
 
     latency_ms = mean_latency_ms(row)
     if not latency_ms:
@@ -386,7 +385,7 @@ def _score(column: str, value: Value | None) -> str:
 
 def _state(row: Values, now: float) -> tuple[str, str]:
     """The current stage, since when, and the last error, `running f1_1k (12 s)`; and its word."""
-    from edgeloop.models.records import records_of
+    from edgeloop.models.plan import records_of
 
     text = str(row.get("status", ""))
     word = text.partition(" ")[0]
@@ -404,8 +403,7 @@ def _state(row: Values, now: float) -> tuple[str, str]:
 
 def _sort_key(column: str, row: Values) -> tuple[int, float, str] | None:
     """Numbers before texts."""
-    from edgeloop.models.names import natural_key
-    from edgeloop.models.row import mean_latency_ms
+    from edgeloop.models.columns import mean_latency_ms, natural_key
 
     value = mean_latency_ms(row) or None if column == "mean" else row.get(column)
     if value is None or value == "":

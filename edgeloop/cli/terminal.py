@@ -262,7 +262,7 @@ def hinting(workspace: Workspace) -> Iterator[None]:
 
 
 def _instead(workspace: Workspace, error: NoSuchModel) -> str:
-    from edgeloop.models.names import can_be_key, is_pattern
+    from edgeloop.models.columns import can_be_key, is_pattern
     from edgeloop.workspace import models_elsewhere
 
     name = str(error.fields["pattern"])

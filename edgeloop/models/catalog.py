@@ -8,7 +8,7 @@ import csv
 import functools
 import json
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -23,19 +23,25 @@ from edgeloop.errors import (
     StoreFull,
     WaitTimeout,
 )
-from edgeloop.models.files import ModelFile, ModelFiles
-from edgeloop.models.names import (
+from edgeloop.models.columns import (
+    CANDIDATE,
+    KINDS,
+    SEARCH_NODE,
+    Edit,
     can_be_key,
+    change_row,
     check_experiment_name,
     check_model_name,
+    check_priority,
     is_pattern,
     matches,
+    runs_of,
 )
-from edgeloop.models.onnx_check import check_graph, check_onnx
-from edgeloop.models.plan import Plan
-from edgeloop.models.queue import Queue
-from edgeloop.models.records import (
+from edgeloop.models.files import ModelFile, ModelFiles
+from edgeloop.models.plan import (
+    LATENCY_COLUMNS,
     UPLOAD,
+    Plan,
     StageRecord,
     holders_of,
     is_foreign,
@@ -44,17 +50,18 @@ from edgeloop.models.records import (
     summary,
     utc,
 )
-from edgeloop.models.row import CANDIDATE, KINDS, Edit, change_row, check_priority
-from edgeloop.models.upload import Uploader, UploadOptions
-from edgeloop.store import Changes, Condition, Record, Store, Value, Values
+from edgeloop.models.queue import Queue
+from edgeloop.models.upload import Uploader, UploadOptions, check_graph, check_onnx
+from edgeloop.store import Changes, Condition, Record, Store, Table, Value, Values
 
 if TYPE_CHECKING:
     from edgeloop.graph.describe import GraphSummary
 
-
 PARALLEL_MODELS = 4
 ENDED = ("complete", "error")
 _OF_STAGES = ("quantized", "mean", "f1_onnx", "completed")
+LATENCY = ("mean", *LATENCY_COLUMNS)
+Results = Mapping[str, Mapping[str, float]]  # conditions → values
 
 
 @dataclass(frozen=True)
@@ -440,12 +447,6 @@ def tags_of(row: Values) -> list[Value]:
         return []
 
 
-# The status table as CSV, there and back.
-#
-# A spreadsheet runs a cell that begins with =, +, - or @ as a formula, so such texts get an
-# apostrophe in front, which it shows as text; reading takes it off again. Numbers stay numbers.
-
-
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
@@ -505,3 +506,82 @@ def _value(column: str, text: str) -> Value:
         if str(number) == text or kind is not None:
             return number
     return text
+
+
+# Architectures in the status table: what is known of each, for every search that meets it again.
+#
+# A candidate's row is named by the architecture's id. It has no model file yet, so no runner looks
+# at it; an upload under the same name keeps what the row says and makes it a model. Results are
+# kept with their conditions, so that a latency of one chip is never taken for that of another.
+
+
+class Candidates:
+    """The candidates of one experiment's table."""
+
+    def __init__(self, models: Table, experiment: str) -> None:
+        self._models = models
+        self._experiment = experiment
+
+    def results(self, arch_id: str, conditions: str) -> dict[str, float]:
+        """What is known of an architecture under these conditions; empty where nothing is."""
+        return dict(self.all_results(arch_id).get(conditions, {}))
+
+    def all_results(self, arch_id: str) -> Results:
+        """What is known of an architecture, by conditions."""
+        row = self._models.get(arch_id)
+        return _results(row) if row is not None else {}
+
+    def note(
+        self,
+        arch_id: str,
+        arch_json: str,
+        conditions: str,
+        values: Mapping[str, float],
+        columns: Mapping[str, Value] | None = None,
+    ) -> None:
+        """Add results to a row, and make the row where there is none. `columns` are for people:
+        `val_iou`, `params` and others that the table has."""
+        self.note_all(arch_id, arch_json, {conditions: values}, columns)
+
+    def note_all(
+        self,
+        arch_id: str,
+        arch_json: str,
+        results: Results,
+        columns: Mapping[str, Value] | None = None,
+    ) -> None:
+        """As `note`, for results under several conditions."""
+        check_model_name(arch_id)
+
+        def add(row: Record) -> Changes:
+            known = {key: dict(found) for key, found in _results(row).items()}
+            for conditions, values in results.items():
+                known.setdefault(conditions, {}).update(values)
+            held = {"node": SEARCH_NODE} if row.values.get("status") == CANDIDATE else {}
+            found = {"arch": arch_json, "results": json.dumps(known), **held}
+            is_measured = bool(runs_of(row.values))  # an estimate never replaces a measurement
+            shown = (columns or {}).items()
+            return {n: v for n, v in shown if not (is_measured and n in LATENCY)} | found
+
+        fresh: dict[str, Value] = {
+            "name": arch_id,
+            "status": CANDIDATE,
+            "node": SEARCH_NODE,
+            "experiment": self._experiment,
+            "arch": arch_json,
+        }
+        with contextlib.suppress(RowExists):
+            self._models.insert(arch_id, fresh)
+        change_row(self._models, arch_id, add)
+
+
+def _results(row: Record) -> dict[str, dict[str, float]]:
+    """What cannot be read is not known."""
+    try:
+        content = json.loads(str(row.values.get("results") or "{}"))
+        return {
+            str(key): {str(name): float(value) for name, value in values.items()}
+            for key, values in content.items()
+        }
+    except (ValueError, TypeError, AttributeError):
+        return {}

@@ -25,24 +25,26 @@ and those of other toolchains never do.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import re
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Literal
 
 from edgeloop._util.files import sha256_of
 from edgeloop.errors import (
+    BadName,
     BlobMissing,
     FileDamaged,
     FilesAway,
     LocalFileError,
     ModelBusy,
 )
-from edgeloop.models.names import OTHER_FILE, FileRole, file_role, matches, natural_key
-from edgeloop.models.onnx_check import ContentDigest, file_chunks
-from edgeloop.models.records import (
+from edgeloop.models.columns import CANDIDATE, change_row, matches, natural_key
+from edgeloop.models.plan import (
     ARCHAI_TOOLCHAIN,
     UPLOAD,
     StageRecord,
@@ -50,7 +52,6 @@ from edgeloop.models.records import (
     records_of,
     with_records,
 )
-from edgeloop.models.row import CANDIDATE, change_row
 from edgeloop.store import BlobInfo, Changes, Record, Store, check_blob_key
 
 ATTEMPTS_FOLDER = ".attempts"
@@ -62,6 +63,22 @@ _OF_ARCHAI = ("model.dlc", "model.quant.dlc")
 _HALF_MADE = ("uploading", "deleting", CANDIDATE)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _NUMBER = re.compile(r"~\d+(?=\.|$)")
+_CHUNK = 1 << 20
+
+FileGroup = Literal["deploy", "result", "other"]
+
+
+@dataclass(frozen=True)
+class FileRole:
+    """What a file is for. Lists show files to deploy first, the most specific ones before others,
+    then results, then the rest. `about` is a few words for people; empty where there are none."""
+
+    group: FileGroup
+    rank: int
+    about: str = ""
+
+
+OTHER_FILE = FileRole("other", 30)
 
 
 @dataclass(frozen=True)
@@ -463,3 +480,100 @@ def _model_of(key: str) -> str:
     """Which model a file belongs to: `<experiment>/<model>/…`, or `<model>/<file>` of Archai."""
     parts = key.split("/")
     return parts[1] if len(parts) > 2 else parts[0]
+
+
+# Ending, place in lists, words. Longer endings come first: `.dlc` is also how `.quant.dlc` ends.
+_DEPLOYED = (
+    (".classes.quant.dlc", 5, "quantized, for Qualcomm's tools, ends in classes"),
+    (".classes.dlc", 6, "float, for Qualcomm's tools, ends in classes"),
+    (".quant.dlc", 2, "quantized, for Qualcomm's tools"),
+    (".dlc", 3, "float, for Qualcomm's tools"),
+    (".quant.onnx", 4, "quantized, for ONNX Runtime"),
+    (".ctx.onnx", 1, "loads the context binary in ONNX Runtime"),
+    (".bin", 0, "context binary"),
+)
+
+
+_FOR_A_CHIP = (".ctx.onnx", ".bin")
+_RESULTS = (
+    ("perf_results", "latency and times of layers"),
+    ("test_results", "scores"),
+    ("pr_curve", "precision and recall"),
+    ("examples_", "images of the test"),
+)
+_DETAILS = (".json", ".yaml", ".yml", ".csv", ".html", ".txt")
+
+
+def file_role(name: str, is_uploaded: bool = False) -> FileRole:
+    """By the names that stages give, see docs/reference/rows.md. What was uploaded is the model
+    itself or belongs to it, whatever it is called."""
+    if name.endswith(".onnx") and (is_uploaded or not name.endswith((".quant.onnx", ".ctx.onnx"))):
+        return FileRole("deploy", 7, "float, as uploaded" if is_uploaded else "float")
+    if is_uploaded:
+        is_detail = name.endswith(_DETAILS)
+        return OTHER_FILE if is_detail else FileRole("deploy", 8, "weights, as uploaded")
+    for suffix, rank, about in _DEPLOYED:
+        if name.endswith(suffix):
+            chip = name.removesuffix(suffix).rpartition(".")[2] if suffix in _FOR_A_CHIP else ""
+            is_known = chip and chip != name.removesuffix(suffix)
+            return FileRole("deploy", rank, f"{about}, for {chip}" if is_known else about)
+    for rank, (prefix, about) in enumerate(_RESULTS, start=10):
+        if name.startswith(prefix):
+            return FileRole("result", rank, about)
+    if name.endswith((".layers.csv", ".layers.html")):
+        return FileRole("result", 20, "table of layers")
+    return OTHER_FILE
+
+
+def check_file_name(name: str) -> str:
+    """A model's file keeps its own name; it only may not be a path or hide control characters."""
+    unprintable = any(ord(char) < 32 or ord(char) == 127 for char in name)
+    if not name or name in (".", "..") or "/" in name or "\\" in name or unprintable:
+        reason = "a file's name may not hold slashes or control characters"
+        raise BadName(what="file", name=name, reason=reason)
+    if len(name.encode(errors="surrogateescape")) > 240:
+        raise BadName(what="file", name=f"{name[:20]}…", reason="it is longer than 240 bytes")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise BadName(what="file", name=name, reason="it is not valid UTF-8") from None
+    return name
+
+
+def file_chunks(path: Path) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                yield chunk
+    except OSError as error:
+        raise LocalFileError(path=path, reason=error.strerror) from None
+
+
+class ContentDigest:
+    """One hash over a model, its external data and shapes that were given for it, as rows have it
+    in `content`: the model first, then the others by name. The model's own name does not count."""
+
+    def __init__(self, model: str, shapes: Mapping[str, Sequence[int]]) -> None:
+        self._model = model
+        self._shapes = shapes
+        self._total = hashlib.sha256()
+        self.sha256: dict[str, str] = {}
+
+    def add(self, name: str, chunks: Iterable[bytes]) -> int:
+        """The next file; its size."""
+        own, size = hashlib.sha256(), 0
+        if name != self._model:
+            self._total.update(f"\0{name}\0".encode())
+        for chunk in chunks:
+            own.update(chunk)
+            self._total.update(chunk)
+            size += len(chunk)
+        self.sha256[name] = own.hexdigest()
+        return size
+
+    @property
+    def content(self) -> str:
+        total = self._total.copy()
+        for name, shape in sorted(self._shapes.items()):
+            total.update(f"\0{name}={tuple(shape)}".encode())
+        return total.hexdigest()

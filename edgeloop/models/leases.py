@@ -22,10 +22,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from edgeloop.errors import BadInput, LeaseLost, RowChanged, RowDamaged, RowTooLarge
-from edgeloop.models.plan import Plan, Stage
+from edgeloop.models.columns import Edit, change_row
+from edgeloop.models.plan import Plan, Stage, StageRecord, node_text, records_of, summary
 from edgeloop.models.queue import GRAB_SECONDS, OWN, Hint, Queue, rank_of
-from edgeloop.models.records import StageRecord, node_text, records_of, summary
-from edgeloop.models.row import Edit, change_row
 from edgeloop.store import Changes, Record, Table, Value, merged
 
 LARGEST_SPREAD = 64

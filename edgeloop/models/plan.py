@@ -15,11 +15,14 @@ before all of these; among rows of the same one, and among the stages of a row, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import functools
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 
 from edgeloop.errors import BadInput
-from edgeloop.models.row import (
+from edgeloop.models.columns import (
     AGREEMENT_COLUMNS,
     filled,
     is_deterministic,
@@ -28,9 +31,16 @@ from edgeloop.models.row import (
     own_priority,
     runs_of,
 )
-from edgeloop.store import Values
+from edgeloop.store import Changes, Value, Values, merged
 
 Priority = Callable[[Values], float]
+
+REMEMBERED = 8
+SILENT_ATTEMPTS = 10
+ARCHAI_TOOLCHAIN = "snpe"  # what Archai converts with
+UPLOAD = "upload"  # an upload is held like a stage, so that two people cannot fill one name
+LAST_MOMENT = 253_402_300_799.0  # the end of the year 9999: later times cannot be shown
+MOST_ATTEMPTS = 1_000_000
 
 LATENCY_COLUMNS = (
     "latency_kind",
@@ -184,3 +194,218 @@ def _f1(
 
 def _by_latency(factor: float) -> Priority:
     return lambda row: 100 + factor * mean_latency_ms(row)
+
+
+# The column `stages`: who works on a model, how often it was tried, which files came out.
+#
+# One JSON object in the row, stage → record, so that a single compare-and-set covers a claim, its
+# fencing token and the result. `status`, `node` and `since` are drawn from it for people and for
+# other tools; they are written together with it, and only here.
+
+
+@dataclass(frozen=True)
+class StageRecord:
+    """What a row remembers of one stage. `token` is empty when nobody holds it. `queued`: whoever
+    holds it has claimed it ahead and not begun, so an idle runner may take it away. `attempts` are
+    those that failed and the one under way; `silent` are those whose holder was not heard of again,
+    most often because its machine is gone. `files` are keys below the model's folder and `sha256`
+    the content, by name; older versions wrote no content. `other` is what we cannot read: the keys
+    of a newer version, or what stands where a record should; it is written back as it was."""
+
+    token: str = ""
+    owner: str = ""
+    expires: float = 0.0
+    since: float = 0.0
+    attempts: int = 0
+    not_before: float = 0.0
+    committed: Sequence[str] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
+    queued: bool = False
+    silent: int = 0
+    other: object = None
+    sha256: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_held(self) -> bool:
+        return bool(self.token)
+
+    def has_attempts_left(self, most: int) -> bool:
+        """Machines of a fleet come and go, so silence says less of a model than a failure does."""
+        failures, silences = self.attempts - self.is_held, self.silent + self.has_begun
+        return failures < most and silences < max(most, SILENT_ATTEMPTS)
+
+    @property
+    def has_begun(self) -> bool:
+        return self.is_held and not self.queued
+
+    def free(self) -> StageRecord:
+        return replace(self, token="", owner="", expires=0.0, since=0.0, queued=False)
+
+    def given_back(self) -> StageRecord:
+        """Free, and the attempt under way does not count: it was not the model's fault."""
+        return replace(self.free(), attempts=max(self.attempts - self.is_held, 0))
+
+    def settled(self) -> StageRecord:
+        """Free, and the token remembered: its holder may ask again whether its word arrived."""
+        return replace(self.free(), committed=[*self.committed, self.token][-REMEMBERED:])
+
+
+Records = Mapping[str, StageRecord]
+
+
+def records_of(row: Values) -> dict[str, StageRecord]:
+    """The one place where the column is read. Others may have written it too, so each field that
+    is not of its type is as if it were not there: a lease whose end cannot be read has ended."""
+    text = row.get("stages")
+    return dict(_parsed(str(text))) if filled(text) else {}
+
+
+@functools.lru_cache(maxsize=64)  # a claim asks half a dozen times for the records of one row
+def _parsed(text: str) -> dict[str, StageRecord]:
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return {n: _record(fields) for n, fields in content.items()} if type(content) is dict else {}
+
+
+def with_records(records: Records) -> dict[str, Value]:
+    """The column as it is written: what is at its default is left out."""
+    content = {name: _written(record) for name, record in records.items()}
+    return {"stages": json.dumps({name: fields for name, fields in content.items() if fields})}
+
+
+def _written(record: StageRecord) -> object:
+    known = {name: value for name, value in vars(record).items() if value != vars(_EMPTY)[name]}
+    other = known.pop("other", {})
+    return {**other, **known} if isinstance(other, dict) else known or other
+
+
+def holders(records: Records) -> list[str]:
+    return sorted({record.owner for record in records.values() if record.is_held})
+
+
+def node_text(records: Records) -> str:
+    """The column `node`."""
+    return ", ".join(holders(records))
+
+
+def is_foreign(row: Values, records: Records) -> bool:
+    """Held by a tool that knows `node` but no leases. We leave such a row alone until 'unlock'."""
+    return filled(row.get("node")) and str(row["node"]) != node_text(records)
+
+
+def holders_of(row: Values) -> list[str]:
+    """Who works on a row, with Edgeloop or another tool."""
+    node = row.get("node")
+    return holders(records_of(row)) or ([str(node)] if filled(node) else [])
+
+
+def is_converted_by_archai(row: Values) -> bool:
+    """Our own conversions are in the records, and newer ones name their toolchain."""
+    is_ours = filled(row.get("toolchain")) or "convert" in records_of(row)
+    return is_true(row.get("quantized")) and not is_ours
+
+
+def is_on(owner: str, node: str) -> bool:
+    """Whether a claim belongs to this machine: `bench-1:runner`, `bench-1/DEVICE`."""
+    return owner == node or owner.startswith((f"{node}/", f"{node}:"))
+
+
+def summary(
+    row: Values,
+    records: Records,
+    plan: Plan,
+    now: float,
+    columns: Changes | None = None,
+    resting: bool = False,
+) -> dict[str, Value | None]:
+    """All that a change of `records` (and of `columns`) writes, with how the model then stands."""
+    after = merged(row, columns or {})
+    status = "error" if resting else _status(after, records, plan)
+    changes: dict[str, Value | None] = {
+        **(columns or {}),
+        **with_records(records),
+        "status": status,
+        "node": node_text(records),
+    }
+    if status != row.get("status"):
+        changes["since"] = utc(now)
+    if status == "complete":
+        changes["completed"] = utc(now)
+        changes["error"] = None
+    return changes
+
+
+def utc(now: float) -> str:
+    return datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds")
+
+
+def _status(row: Values, records: Records, plan: Plan) -> str:
+    if row.get("status") == "error":
+        return "error"
+    held = {name: record for name, record in records.items() if record.is_held}
+    if UPLOAD in held:
+        return "uploading"
+    running = sorted(name for name, record in held.items() if not record.queued)
+    if running:
+        return "running " + ", ".join(running)
+    if held:
+        return "queued on " + ", ".join(holders(held))
+    if plan.is_complete(row):
+        return "complete"
+    begun = any(stage.progress(row) for stage in plan.for_model(row))
+    return "waiting" if begun else "new"
+
+
+def _record(fields: object) -> StageRecord:
+    if not isinstance(fields, dict):
+        return StageRecord(other=fields)
+    known = {name: read(fields[name]) for name, read in _READERS.items() if name in fields}
+    other = {name: value for name, value in fields.items() if name not in _READERS}
+    return StageRecord(**known, other=other or None)  # type: ignore[arg-type]
+
+
+def _text(found: object) -> str:
+    return found if isinstance(found, str) else ""
+
+
+def _number(found: object, largest: float) -> float:
+    if isinstance(found, bool) or not isinstance(found, int | float):
+        return 0.0
+    return float(found) if 0 <= found <= largest else 0.0
+
+
+def _moment(found: object) -> float:
+    return _number(found, LAST_MOMENT)
+
+
+def _count(found: object) -> int:
+    return int(_number(found, MOST_ATTEMPTS))
+
+
+def _tokens(found: object) -> list[str]:
+    tokens = found if isinstance(found, list) else []
+    return [token for token in tokens if isinstance(token, str)][-REMEMBERED:]
+
+
+def _files(found: object) -> dict[str, str]:
+    """Names and keys are texts; what else a stranger wrote there names no file."""
+    pairs = found.items() if isinstance(found, dict) else ()
+    return {name: key for name, key in pairs if isinstance(key, str)}
+
+
+_EMPTY = StageRecord()
+_READERS: Mapping[str, Callable[[object], object]] = {
+    "token": _text,
+    "owner": _text,
+    "expires": _moment,
+    "since": _moment,
+    "attempts": _count,
+    "not_before": _moment,
+    "committed": _tokens,
+    "files": _files,
+    "sha256": _files,
+    "queued": lambda found: found is True,
+    "silent": _count,
+}

@@ -21,17 +21,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from edgeloop.errors import EdgeloopError, RowChanged, RowDamaged, RowExists
-from edgeloop.models.plan import Plan, Stage
-from edgeloop.models.records import (
+from edgeloop.models.columns import CANDIDATE, bounded_priority, own_priority
+from edgeloop.models.plan import (
     ARCHAI_TOOLCHAIN,
     UPLOAD,
+    Plan,
     Records,
+    Stage,
     StageRecord,
     is_converted_by_archai,
     is_foreign,
     records_of,
 )
-from edgeloop.models.row import CANDIDATE, bounded_priority, own_priority
 from edgeloop.store import Changes, Condition, ReadRow, Record, Table, Value, Values, merged
 
 SWEPT = "!swept"

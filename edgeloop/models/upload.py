@@ -10,33 +10,44 @@ meanwhile. Whatever goes wrong before is taken back.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import logging
+import random
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edgeloop._util.system import ordered_map
 from edgeloop.errors import (
+    BadModel,
     EdgeloopError,
     LocalFileError,
     ModelBusy,
+    ModelFailed,
+    ModelRefused,
     NameTaken,
     RowChanged,
     RowExists,
     StoreFull,
+    UnusableModel,
+    WorkerFailed,
 )
-from edgeloop.models.files import ARCHITECTURE
-from edgeloop.models.names import check_model_name, friendly_names
-from edgeloop.models.onnx_check import OnnxFile
-from edgeloop.models.plan import Plan
+from edgeloop.models.columns import CANDIDATE, SEARCH_NODE, check_model_name, check_priority
+from edgeloop.models.files import ARCHITECTURE, ContentDigest, check_file_name, file_chunks
+from edgeloop.models.plan import UPLOAD, Plan, StageRecord, records_of, summary, utc, with_records
 from edgeloop.models.queue import Queue
-from edgeloop.models.records import UPLOAD, StageRecord, records_of, summary, utc, with_records
-from edgeloop.models.row import CANDIDATE, SEARCH_NODE, check_priority
-from edgeloop.store import Changes, Record, Store, Table, Value, Values, merged
+from edgeloop.store import Changes, Record, Store, Table, Value, Values, check_blob_key, merged
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from edgeloop.graph.describe import GraphSummary
 
 UPLOAD_LEASE_SECONDS = 6 * 3600.0
 UPLOAD_PATIENCE_S = 30.0  # for an upload of the same content by somebody else
@@ -50,6 +61,7 @@ CHANGED = (
     "it changed while it was uploaded, so it was not stored: wait for whatever writes to it, then "
     "upload it again"
 )
+LARGEST_PROTOBUF = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -415,3 +427,125 @@ class ContentNotes:
 
 def _note_key(content: str) -> str:
     return f"content|{content}"
+
+
+# Whether a file is an ONNX model, whole, with all the files it needs. Asked before it is stored.
+
+
+@dataclass(frozen=True)
+class OnnxFile:
+    """A checked model. `files`: name below the model's folder → local file, the model first.
+    `sha256` is each file's own, `content` that of all of them with the shapes."""
+
+    path: Path
+    files: dict[str, Path]
+    size: int
+    content: str
+    sha256: dict[str, str]
+
+
+def check_onnx(path: Path, shapes: Mapping[str, tuple[int, ...]] | None = None) -> OnnxFile:
+    """Raises BadModel, with the reason and the remedy, unless everything is there and valid. With
+    other shapes of its inputs it is another model. What is read here for its graph and its files is
+    what the hashes are of: a file that changes later differs from them."""
+    from edgeloop.graph.read import external_files
+
+    name = check_file_name(path.name)
+    try:
+        size = path.stat().st_size if path.is_file() else None
+    except OSError as error:
+        raise LocalFileError(path=path, reason=error.strerror) from None
+    if size is None:
+        raise BadModel(file=name, reason=f"there is no file {path.absolute()}")
+    _check_size(name, size)
+    serialized = _read(path)
+    others = external_files(path, _parse(path, serialized))
+    for location in (name, *others):
+        check_blob_key(location)
+    digest = ContentDigest(name, shapes or {})
+    digest.add(name, [serialized])
+    size = len(serialized)
+    del serialized
+    for location in sorted(others):
+        size += digest.add(location, file_chunks(others[location]))
+    _check_graph(path)
+    return OnnxFile(path, {name: path, **others}, size, digest.content, digest.sha256)
+
+
+def check_graph(file: OnnxFile, shapes: Mapping[str, tuple[int, ...]]) -> GraphSummary | None:
+    """Raises UnusableModel for what no runner could evaluate. None where this machine could not
+    find out, which is no fault of the model: a runner will."""
+    from edgeloop.graph.process import graph_pool
+
+    try:
+        summary = graph_pool().summarize(file.path, shapes)
+    except ModelRefused:
+        raise
+    except (ModelFailed, WorkerFailed):
+        return None
+    if summary.problem:
+        raise UnusableModel(file=file.path.name, reason=summary.problem)
+    return summary
+
+
+def _check_size(name: str, size: int) -> None:
+    if size == 0:
+        raise BadModel(file=name, reason="the file is empty")
+    if size > LARGEST_PROTOBUF:
+        reason = (
+            f"it has {size / 1e9:.1f} GB, and an ONNX file ends at 2 GB. Save it with its weights "
+            "beside it: onnx.save_model(model, path, save_as_external_data=True)"
+        )
+        raise BadModel(file=name, reason=reason)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise LocalFileError(path=path, reason=error.strerror) from None
+
+
+def _parse(path: Path, serialized: bytes) -> ModelProto:
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    from edgeloop.graph.read import check_limits
+
+    try:
+        model = onnx.load_model_from_string(serialized)
+    except (DecodeError, ValueError):
+        reason = "it is not an ONNX model, or it was cut off. Export or copy it again"
+        raise BadModel(file=path.name, reason=reason) from None
+    if not model.graph.node or not model.ir_version or not model.opset_import:
+        reason = "it holds no ONNX graph, or it was cut off. Export or copy it again"
+        raise BadModel(file=path.name, reason=reason)
+    check_limits(path.name, model)
+    return model
+
+
+def _check_graph(path: Path) -> None:
+    import onnx
+
+    try:
+        onnx.checker.check_model(str(path))
+    except (onnx.checker.ValidationError, ValueError, RuntimeError) as error:
+        first = next((line for line in str(error).splitlines() if line.strip()), "invalid graph")
+        raise BadModel(file=path.name, reason=f"ONNX's own check says: {first.strip()}") from None
+
+
+def friendly_names(source: random.Random | None = None) -> Iterator[str]:
+    """Adjective and animal; after a few that were taken, with a number that grows."""
+    dice = source or random.SystemRandom()
+    adjectives, animals = friendly_words()
+    for attempt in range(1_000):
+        name = f"{dice.choice(adjectives)}-{dice.choice(animals)}"
+        yield name if attempt < 8 else f"{name}-{dice.randrange(2, 10 + attempt**2)}"
+
+
+@functools.cache
+def friendly_words() -> tuple[list[str], list[str]]:
+    """The adjectives and the animals in `words.txt`: two blocks of words under a comment each."""
+    text = Path(__file__).with_name("words.txt").read_text(encoding="utf-8")
+    adjectives, animals = (block.partition("\n")[2].split() for block in text.split("\n\n"))
+    return adjectives, animals

@@ -32,11 +32,10 @@ from edgeloop.jobs.shared import (
     used_code,
 )
 from edgeloop.models.catalog import Catalog
+from edgeloop.models.columns import check_model_name
 from edgeloop.models.files import ATTEMPTS_FOLDER, Leftovers, is_copy
-from edgeloop.models.names import check_model_name
-from edgeloop.models.plan import default_plan
+from edgeloop.models.plan import UPLOAD, default_plan, records_of
 from edgeloop.models.queue import Queue
-from edgeloop.models.records import UPLOAD, records_of
 from edgeloop.models.runners import Registry
 from edgeloop.operate.fleet.records import FleetRecord, Fleets
 from edgeloop.platforms import list_devices, platform_of

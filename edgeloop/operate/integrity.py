@@ -23,9 +23,8 @@ from edgeloop.errors import (
     StoreDamaged,
 )
 from edgeloop.models.files import contents_of, is_as_uploaded
-from edgeloop.models.plan import default_plan
+from edgeloop.models.plan import UPLOAD, default_plan, records_of
 from edgeloop.models.queue import Queue
-from edgeloop.models.records import UPLOAD, records_of
 from edgeloop.settings import Settings
 from edgeloop.store import BlobInfo, LostRow, Record, Store, Table, Values, check_values, lost_rows
 

@@ -17,8 +17,7 @@ from types import FrameType
 from edgeloop._util.files import kept_in_use
 from edgeloop._util.system import announced_memory, limit_heaps
 from edgeloop.errors import BadInput, DeviceUnavailable, StoreError
-from edgeloop.models.names import matches_any
-from edgeloop.models.row import is_true
+from edgeloop.models.columns import is_true, matches_any
 from edgeloop.models.runners import Registry
 from edgeloop.platforms import (
     DEFAULT_PLATFORM,

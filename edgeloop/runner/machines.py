@@ -7,9 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from edgeloop.models.names import natural_key
-from edgeloop.models.plan import Plan
-from edgeloop.models.records import records_of
+from edgeloop.models.columns import natural_key
+from edgeloop.models.plan import Plan, records_of
 from edgeloop.models.runners import CurrentStage, RunnerDevice, RunnerEntry
 from edgeloop.runner.usage import place_of
 from edgeloop.store import Values

@@ -7,10 +7,9 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from edgeloop.models.names import matches_any
+from edgeloop.models.columns import CANDIDATE, matches_any
+from edgeloop.models.plan import is_foreign, records_of
 from edgeloop.models.queue import FINISHED
-from edgeloop.models.records import is_foreign, records_of
-from edgeloop.models.row import CANDIDATE
 from edgeloop.store import Condition, Values
 from edgeloop.workspace import Workspace, models_elsewhere
 

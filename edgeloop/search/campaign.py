@@ -22,7 +22,7 @@ from edgeloop._util.system import (
     native_memory_bytes,
 )
 from edgeloop.errors import BadInput
-from edgeloop.models.candidates import Candidates
+from edgeloop.models.catalog import Candidates
 from edgeloop.search.base import Evaluator, expected, value_of
 from edgeloop.search.config import SearchConfig, read_config
 from edgeloop.search.earlier import start_from_earlier

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Literal
 
 from edgeloop.errors import SearchFailed
-from edgeloop.models.candidates import Candidates
+from edgeloop.models.catalog import Candidates
 from edgeloop.search.base import Evaluation, Evaluator, broken_constraint, columns_of
 from edgeloop.search.config import SearchConfig
 from edgeloop.search.keys import TRAINED

@@ -16,7 +16,7 @@ from typing import Any
 
 from edgeloop._util.files import replacing, write_atomic
 from edgeloop.errors import ModelBusy, NameTaken
-from edgeloop.models.candidates import Candidates
+from edgeloop.models.catalog import Candidates
 from edgeloop.search.base import Evaluator, columns_of, is_result
 from edgeloop.search.config import SearchConfig
 from edgeloop.search.fronts import (

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from edgeloop.models.row import (
+from edgeloop.models.columns import (
     SCORE_COLUMNS,
     interval_heading,
     is_estimate,

@@ -12,8 +12,8 @@ from functools import cached_property
 import numpy as np
 
 from edgeloop.errors import BadInput
+from edgeloop.models.columns import AGREEMENT_COLUMNS, SCORE_COLUMNS, ran_on, runs_of, score_meaning
 from edgeloop.models.plan import LATENCY_COLUMNS
-from edgeloop.models.row import AGREEMENT_COLUMNS, SCORE_COLUMNS, ran_on, runs_of, score_meaning
 from edgeloop.pareto import (
     FIRST_RESULTS,
     Floats,

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import Literal
 
 from edgeloop.errors import BadInput
-from edgeloop.models.row import (
+from edgeloop.models.columns import (
     COLUMNS,
     SCORE_COLUMNS,
     SHOWN_AS,

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from edgeloop.errors import BlobMissing
+from edgeloop.models.columns import AGREEMENT_COLUMNS
 from edgeloop.models.files import ModelFile
-from edgeloop.models.row import AGREEMENT_COLUMNS
 from edgeloop.view.drawing import drawable
 from edgeloop.view.measures import ESTIMATE, MEASURED, number
 from edgeloop.view.style import (

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgeloop._version import __version__
 from edgeloop.errors import MissingExtra
-from edgeloop.models.records import records_of
-from edgeloop.models.row import (
+from edgeloop.models.columns import (
     AGREEMENT_COLUMNS,
     COLUMNS,
     RECOVERY_HEADINGS,
@@ -34,6 +33,7 @@ from edgeloop.models.row import (
     score_meaning,
     visible_columns,
 )
+from edgeloop.models.plan import records_of
 from edgeloop.view.charts import (
     agreement_chart,
     pareto_chart,

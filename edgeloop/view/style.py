@@ -11,7 +11,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from edgeloop.errors import MissingExtra
-from edgeloop.models.row import SCORE_COLUMNS, latency_interval, score_interval
+from edgeloop.models.columns import SCORE_COLUMNS, latency_interval, score_interval
 from edgeloop.view.front import Pareto
 from edgeloop.view.measures import LATENCY, ColumnObjective, Measure, Row, readable
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from edgeloop.models.row import is_estimate
+from edgeloop.models.columns import is_estimate
 from edgeloop.view.front import Pareto
 from edgeloop.view.measures import LATENCY
 from edgeloop.view.style import AxisRange, ChartAxes, chart_axes

@@ -20,9 +20,7 @@ from typing import Any, TextIO
 from unittest import mock
 
 from edgeloop.cli import main
-from edgeloop.models.names import friendly_names
-from edgeloop.models.onnx_check import OnnxFile
-from edgeloop.models.upload import Uploader
+from edgeloop.models.upload import OnnxFile, Uploader, friendly_names
 from edgeloop.store import Record
 from tests.documented.page import ROOT, Shown
 from tests.documented.scenes import DEMO_MODELS, SCENES

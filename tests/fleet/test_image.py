@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from edgeloop.models.records import records_of
+from edgeloop.models.plan import records_of
 from edgeloop.settings import Settings
 from edgeloop.testing import wait_until
 from edgeloop.testing.models import (

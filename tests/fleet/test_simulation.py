@@ -12,8 +12,7 @@ from bench.fleet_sim.ledger import SimLedger, Verdict
 from bench.fleet_sim.report import bottleneck, report
 from bench.fleet_sim.simulation import Scenario, Simulation, SimulationResult, assumptions
 from edgeloop.models.leases import Lease, Leases, Outcome
-from edgeloop.models.plan import default_plan
-from edgeloop.models.records import records_of
+from edgeloop.models.plan import default_plan, records_of
 from edgeloop.store import Changes, Record
 
 pytestmark = pytest.mark.slow

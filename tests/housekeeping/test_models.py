@@ -19,8 +19,7 @@ from edgeloop.errors import LeaseLost
 from edgeloop.models.catalog import Catalog
 from edgeloop.models.files import ModelFiles
 from edgeloop.models.leases import Leases, Outcome
-from edgeloop.models.plan import default_plan
-from edgeloop.models.records import records_of
+from edgeloop.models.plan import default_plan, records_of
 from edgeloop.models.runners import Registry, RunnerEntry
 from edgeloop.operate.gc import GcOptions, Report, find_leftovers, reclaim_orphans, remove_leftovers
 from edgeloop.runner.loop import RunnerOptions, run

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from edgeloop.errors import BadInput, StoreError
-from edgeloop.models.candidates import Candidates
-from edgeloop.models.catalog import Catalog
+from edgeloop.models.catalog import Candidates, Catalog
 from edgeloop.models.leases import Leases
 from edgeloop.models.plan import default_plan
 from edgeloop.store import Store

@@ -19,8 +19,7 @@ from edgeloop.errors import (
 )
 from edgeloop.models.catalog import Catalog
 from edgeloop.models.leases import Leases, Outcome
-from edgeloop.models.plan import default_plan
-from edgeloop.models.records import records_of, with_records
+from edgeloop.models.plan import default_plan, records_of, with_records
 from edgeloop.store import Store
 from tests.cli.running import blobs_of, hints_of, rows_of
 from tests.conftest import StoreUnderTest

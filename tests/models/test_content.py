@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from edgeloop.errors import FileDamaged, LocalFileError
-from edgeloop.models.records import records_of, with_records
+from edgeloop.models.plan import records_of, with_records
 from edgeloop.models.upload import Uploader, UploadOptions
 from edgeloop.store import Blobs, Record, Store
 from tests.cli.running import blobs_of, is_empty, rows_of
@@ -71,7 +71,7 @@ def test_the_graph_that_is_checked_is_of_the_bytes_that_are_hashed(
     def cut_off(path: Path) -> None:
         path.write_bytes(whole[:-20])
 
-    monkeypatch.setattr("edgeloop.models.onnx_check._check_graph", cut_off)
+    monkeypatch.setattr("edgeloop.models.upload._check_graph", cut_off)
     with pytest.raises(LocalFileError, match="changed while it was uploaded"):
         catalog_on(sqlite).upload(path, None, UploadOptions(check=False))
     assert is_empty(sqlite)

@@ -14,7 +14,7 @@ from hypothesis import strategies as some
 
 from edgeloop.errors import BadCsv
 from edgeloop.models.catalog import read_csv, write_csv
-from edgeloop.models.row import KINDS
+from edgeloop.models.columns import KINDS
 
 AWKWARD = ["=1+1", "+1", "-1", "@x", "\t", "\r", "\n", "a\rb", "a\r\nb", "'", "''", "n/a", '"', ","]
 NUMBERLIKE = ["1", "-1.5", "1e5", "nan", "inf", "True", "1_000", " 7", "٣", "00", "1.0"]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from edgeloop.models.catalog import Catalog
+from edgeloop.models.files import file_role
 from edgeloop.models.leases import Lease, Leases, Outcome
-from edgeloop.models.names import file_role
 from edgeloop.models.plan import default_plan
 from edgeloop.store import Blobs
 from edgeloop.testing import MemoryStore

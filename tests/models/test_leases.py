@@ -10,10 +10,9 @@ from azure.data.tables import UpdateMode
 
 from edgeloop.errors import BadInput, LeaseLost, StoreUnavailable
 from edgeloop.models.catalog import Catalog
+from edgeloop.models.columns import runs_of
 from edgeloop.models.leases import Lease, Leases, Outcome
-from edgeloop.models.plan import default_plan
-from edgeloop.models.records import REMEMBERED, SILENT_ATTEMPTS, records_of
-from edgeloop.models.row import runs_of
+from edgeloop.models.plan import REMEMBERED, SILENT_ATTEMPTS, default_plan, records_of
 from edgeloop.store import Changes, Record, Store, Table, Values
 from edgeloop.store.azure import AzureTable
 from edgeloop.store.sql import SqlTable

@@ -10,17 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from edgeloop.errors import BadName
-from edgeloop.models.names import (
+from edgeloop.models.columns import (
     attention_rank,
     check_experiment_name,
-    check_file_name,
     check_model_name,
-    friendly_names,
-    friendly_words,
     is_pattern,
     matches,
     natural_key,
 )
+from edgeloop.models.files import check_file_name
+from edgeloop.models.upload import friendly_names, friendly_words
 from edgeloop.store.azure import experiment_name, table_name
 
 BAD_NAMES = [

@@ -11,10 +11,9 @@ from edgeloop.cli import models as commands
 from edgeloop.cli.tables import Screen, in_order, known_columns, model_table
 from edgeloop.errors import BadInput
 from edgeloop.models.catalog import Catalog
-from edgeloop.models.plan import default_plan
+from edgeloop.models.columns import LARGEST_PRIORITY, check_priority, column_named
+from edgeloop.models.plan import StageRecord, default_plan, records_of, with_records
 from edgeloop.models.queue import Queue
-from edgeloop.models.records import StageRecord, records_of, with_records
-from edgeloop.models.row import LARGEST_PRIORITY, check_priority, column_named
 from edgeloop.models.upload import UploadOptions
 from edgeloop.operate.fleet.demand import stage_work
 from edgeloop.runner.machines import held_stages

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from edgeloop.errors import BadModel, BadName, EdgeloopError
-from edgeloop.models.onnx_check import check_onnx
+from edgeloop.models.upload import check_onnx
 from tests.nets import point_at, save_external, save_tiny, save_with_location, tiny_model
 
 

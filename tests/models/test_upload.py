@@ -10,8 +10,7 @@ import pytest
 
 from edgeloop.errors import EdgeloopError, ModelBusy, NameTaken, StoreUnavailable
 from edgeloop.models.catalog import Catalog
-from edgeloop.models.plan import default_plan
-from edgeloop.models.records import records_of
+from edgeloop.models.plan import default_plan, records_of
 from edgeloop.models.upload import UploadOptions
 from edgeloop.store import Blobs, Changes, Record, Store
 from tests.cli.running import blobs_of, is_empty, notes_of, rows_of

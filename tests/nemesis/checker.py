@@ -8,9 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from edgeloop.models.plan import Plan
-from edgeloop.models.records import SILENT_ATTEMPTS, UPLOAD, records_of
-from edgeloop.models.row import own_priority
+from edgeloop.models.columns import own_priority
+from edgeloop.models.plan import SILENT_ATTEMPTS, UPLOAD, Plan, records_of
 from edgeloop.store import Values
 from tests.nemesis.history import Event
 from tests.nemesis.operations import ModelHistory, Operation, histories

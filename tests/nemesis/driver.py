@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from edgeloop.errors import EdgeloopError, StoreError
-from edgeloop.models.records import records_of
+from edgeloop.models.plan import records_of
 from edgeloop.operate.gc import GcOptions, find_leftovers, remove_leftovers
 from edgeloop.settings import Settings
 from edgeloop.store import Values

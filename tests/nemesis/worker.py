@@ -21,11 +21,10 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from edgeloop.errors import EdgeloopError, LeaseLost, ModelFailed, WorkerFailed
+from edgeloop.models.columns import runs_of
 from edgeloop.models.leases import Lease, Leases, Outcome
-from edgeloop.models.plan import Plan, Stage
+from edgeloop.models.plan import Plan, Stage, records_of
 from edgeloop.models.queue import Queue
-from edgeloop.models.records import records_of
-from edgeloop.models.row import runs_of
 from edgeloop.runner import backoff, worker
 from edgeloop.runner.coordinator import Coordinator
 from edgeloop.runner.cpus import CpuPool

@@ -21,17 +21,16 @@ from unittest import mock
 
 from edgeloop.errors import Conflict, EdgeloopError, LeaseLost, StoreError, StoreUnavailable
 from edgeloop.models import catalog as catalog_module
+from edgeloop.models import columns as columns_module
 from edgeloop.models import leases as leases_module
 from edgeloop.models import queue as queue_module
-from edgeloop.models import row as row_module
 from edgeloop.models import upload as upload_module
 from edgeloop.models.catalog import Catalog
+from edgeloop.models.columns import runs_of
 from edgeloop.models.leases import Lease, Leases, Outcome
-from edgeloop.models.onnx_check import OnnxFile, check_onnx
 from edgeloop.models.plan import Plan, default_plan
 from edgeloop.models.queue import Queue
-from edgeloop.models.row import runs_of
-from edgeloop.models.upload import Uploader, UploadOptions
+from edgeloop.models.upload import OnnxFile, Uploader, UploadOptions, check_onnx
 from edgeloop.store import Record, Value
 from tests.nets import save_tiny
 from tests.protocol.tables import AskingStore, Request, Row, frozen
@@ -392,7 +391,7 @@ def virtual_machine(patches: Sequence[tuple[str, Any]] = ()) -> Iterator[None]:
     shims: dict[Any, dict[str, Any]] = {
         leases_module: {"time": _Time, "random": _Luck, "uuid": _Tokens},
         queue_module: {"time": _Time},
-        row_module: {"time": _Time, "random": _Luck},
+        columns_module: {"time": _Time, "random": _Luck},
         upload_module: {"uuid": _Tokens},
         catalog_module: {"time": _Time},
     }

@@ -8,8 +8,7 @@ from typing import Any
 
 from edgeloop.errors import LeaseLost
 from edgeloop.models.leases import Lease, Leases, Outcome
-from edgeloop.models.plan import Stage
-from edgeloop.models.records import StageRecord, records_of
+from edgeloop.models.plan import Stage, StageRecord, records_of
 from edgeloop.store import Changes, Record, Values
 from tests.protocol.actors import Configuration
 
@@ -194,7 +193,7 @@ def _appended(lease: Lease, outcome: Outcome) -> Outcome:
     """The same result behind the runs that are there now."""
     import json
 
-    from edgeloop.models.row import runs_of
+    from edgeloop.models.columns import runs_of
 
     mine = json.loads(str(outcome.columns["total_inference_avg"]))[-1]
     runs = [*runs_of(lease.row.values), mine]

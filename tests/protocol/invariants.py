@@ -14,10 +14,10 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from edgeloop.models.catalog import Catalog
+from edgeloop.models.columns import own_priority, runs_of
 from edgeloop.models.leases import Leases, Outcome
+from edgeloop.models.plan import StageRecord, _status, node_text, records_of
 from edgeloop.models.queue import Queue, rank_of, ready_at
-from edgeloop.models.records import StageRecord, _status, node_text, records_of
-from edgeloop.models.row import own_priority, runs_of
 from edgeloop.store import Record, Values
 from tests.protocol.actors import (
     EXPERIMENT,

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from edgeloop.errors import BadInput
-from edgeloop.models.row import SHOWN_AS
+from edgeloop.models.columns import SHOWN_AS
 from edgeloop.view.front import device_note, one_device, pareto_of
 from edgeloop.view.measures import check_columns, measure_of, objective
 from edgeloop.view.style import chart_axes, placed_names, short_name

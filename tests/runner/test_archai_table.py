@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from edgeloop.errors import LeaseLost, ModelBusy
-from edgeloop.models.candidates import Candidates
+from edgeloop.models.catalog import Candidates
 from edgeloop.models.leases import Outcome
 from edgeloop.runner.stages.base import Result
 from edgeloop.runner.worker import store_and_commit

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.models.records import StageRecord, records_of
+from edgeloop.models.plan import StageRecord, records_of
 from edgeloop.store import Values
 from edgeloop.workspace import Workspace
 from tests.conftest import clean_environ

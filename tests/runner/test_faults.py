@@ -18,7 +18,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from edgeloop._util.files import try_lock
-from edgeloop.models.records import records_of
+from edgeloop.models.plan import records_of
 from edgeloop.store import Values
 from edgeloop.workspace import Workspace
 from tests.jobs.waiting import eventually

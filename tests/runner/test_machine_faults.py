@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from edgeloop.errors import DatasetUnavailable, EdgeloopError, StoreUnavailable
-from edgeloop.models.records import records_of
+from edgeloop.models.plan import records_of
 from edgeloop.runner import backoff as backoff_module
 from edgeloop.runner.loop import RunnerOptions, RunTotals, run
 from edgeloop.runner.stages.base import Sizes

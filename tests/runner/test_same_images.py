@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from edgeloop.models.columns import score_meaning
 from edgeloop.models.plan import default_plan
-from edgeloop.models.row import score_meaning
 from edgeloop.platforms import open_device
 from edgeloop.runner.stages import Assignment, Equipment, Result, Sizes, perform
 from edgeloop.tasks import open_task

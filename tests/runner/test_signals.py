@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.models.records import records_of
+from edgeloop.models.plan import records_of
 from edgeloop.runner.health import health_problem
 from edgeloop.settings import Settings
 from edgeloop.store import Values

@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 from edgeloop.graph.outline import parse_outline
-from edgeloop.models.records import records_of
+from edgeloop.models.plan import records_of
 from edgeloop.store import Values
 from edgeloop.tasks import read_example_images, read_examples
 from edgeloop.view.model_charts import read_curves

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from edgeloop.errors import BadInput
-from edgeloop.models.candidates import Candidates
+from edgeloop.models.catalog import Candidates
 from edgeloop.models.runners import DEAD_S, Registry, RunnerDevice, RunnerEntry
 from edgeloop.search.evaluators import RemoteBenchmark, farm
 from edgeloop.search.evaluators.screening import ModelBuilder

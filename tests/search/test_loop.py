@@ -14,7 +14,7 @@ import optuna
 import pytest
 
 from edgeloop.errors import BadInput, BadSetting, SearchFailed, StoreUnavailable
-from edgeloop.models.candidates import Candidates
+from edgeloop.models.catalog import Candidates
 from edgeloop.search.base import Evaluation
 from edgeloop.search.config import SearchConfig
 from edgeloop.search.fronts import front_of

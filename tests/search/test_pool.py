@@ -15,7 +15,7 @@ import pytest
 
 from edgeloop._util.system import limited_memory, memory_share_bytes, native_memory_bytes
 from edgeloop.errors import SearchFailed, StoreUnavailable
-from edgeloop.models.candidates import Candidates
+from edgeloop.models.catalog import Candidates
 from edgeloop.search.base import Evaluation
 from edgeloop.search.config import SearchConfig, config_of
 from edgeloop.search.evaluators import EvaluatorGroup

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.models.candidates import Candidates
+from edgeloop.models.catalog import Candidates
 from edgeloop.pareto import non_dominated
 from edgeloop.search.base import Evaluation, Observation
 from edgeloop.search.config import SearchConfig, config_of

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edgeloop.models.candidates import Candidates
+from edgeloop.models.catalog import Candidates
 from edgeloop.search.loop import Event, SearchLoop
 from edgeloop.search.storage import open_storage
 from edgeloop.search.study import Study

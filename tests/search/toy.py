@@ -11,7 +11,7 @@ from typing import Any
 
 from optuna.storages import BaseStorage, InMemoryStorage
 
-from edgeloop.models.candidates import Candidates
+from edgeloop.models.catalog import Candidates
 from edgeloop.search.base import Evaluation, Evaluator
 from edgeloop.search.config import SearchConfig, config_of
 from edgeloop.search.nets.architecture import Architecture

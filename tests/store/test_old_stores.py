@@ -16,8 +16,7 @@ import pytest
 
 from edgeloop.errors import LeaseLost
 from edgeloop.models.leases import Leases, Outcome
-from edgeloop.models.plan import default_plan
-from edgeloop.models.records import records_of
+from edgeloop.models.plan import default_plan, records_of
 from edgeloop.store import Store, open_store, parse_location
 from tests.conftest import StoreUnderTest
 

@@ -13,7 +13,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from edgeloop.errors import BadInput
-from edgeloop.models.row import recovery_of
+from edgeloop.models.columns import recovery_of
 from edgeloop.tasks import Interval, Samples
 from edgeloop.tuning.equalize import channel_ranges, correct_biases, equalize, equalized, pairs_of
 from edgeloop.tuning.quantized import (

@@ -17,9 +17,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal
 
-from edgeloop.models.plan import Plan
+from edgeloop.models.plan import Plan, StageRecord, is_foreign, records_of
 from edgeloop.models.queue import FINISHED, capability_of, free_at, is_claimable, plain_key
-from edgeloop.models.records import StageRecord, is_foreign, records_of
 from edgeloop.models.runners import RunnerDevice, RunnerEntry
 from edgeloop.store import Condition, Table, Values, after_prefix
 from edgeloop.workspace import Workspace

@@ -12,7 +12,7 @@ from edgeloop._util.schema import Count, Section, Text, key, validated
 from edgeloop._util.values import Reads, items, mapping, matching, number, plain_text, shown, whole
 from edgeloop._util.yaml import Origin
 from edgeloop.errors import BadName, BadSetting
-from edgeloop.models.names import check_experiment_name
+from edgeloop.models.columns import check_experiment_name
 
 FLEET_NAME = "fleet"
 MOST_RUNNERS = 10_000

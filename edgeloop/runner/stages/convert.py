@@ -9,7 +9,7 @@ from pathlib import Path
 from edgeloop.errors import EdgeloopError, PlanMisfit
 from edgeloop.graph.outline import OUTLINE_SUFFIX, write_viewer
 from edgeloop.graph.process import graph_pool
-from edgeloop.models.row import is_true
+from edgeloop.models.columns import is_true
 from edgeloop.platforms import (
     DEFAULT_PRECISION,
     PLAN_FILE,

@@ -27,7 +27,7 @@ from edgeloop.errors import (
     NameTaken,
     StoreUnavailable,
 )
-from edgeloop.models.row import CANDIDATE, mean_latency_ms, ran_on
+from edgeloop.models.columns import CANDIDATE, mean_latency_ms, ran_on
 from edgeloop.models.runners import Registry
 from edgeloop.search.base import Evaluation
 from edgeloop.search.evaluators.screening import UNTRAINED, ModelBuilder

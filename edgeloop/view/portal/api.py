@@ -24,7 +24,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from edgeloop._version import __version__
 from edgeloop.errors import BadInput, NotFound
 from edgeloop.models.catalog import write_csv
-from edgeloop.models.row import LARGEST_PRIORITY, column_named, visible_columns
+from edgeloop.models.columns import LARGEST_PRIORITY, column_named, visible_columns
 from edgeloop.operate.fleet.demand import WaitingWork
 from edgeloop.store import Blobs, json_safe
 from edgeloop.view.portal import streams

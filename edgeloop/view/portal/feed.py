@@ -20,9 +20,8 @@ from datetime import UTC, datetime
 
 from edgeloop._util.redact import redact
 from edgeloop.errors import EdgeloopError
-from edgeloop.models.names import natural_key
-from edgeloop.models.plan import Plan
-from edgeloop.models.records import records_of
+from edgeloop.models.columns import natural_key
+from edgeloop.models.plan import Plan, records_of
 from edgeloop.operate.fleet.demand import StageWork, stage_work
 from edgeloop.store import Record, Table, Value, Values
 

@@ -19,7 +19,7 @@ from fastapi.responses import HTMLResponse
 from markupsafe import Markup, escape
 
 from edgeloop._util.values import latency_text, size_text
-from edgeloop.models.row import AGREEMENT_COLUMNS
+from edgeloop.models.columns import AGREEMENT_COLUMNS
 from edgeloop.view.measures import measure_of
 from edgeloop.view.portal.shapes import (
     PAGE_SIZES,

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from edgeloop.models.row import LatencyInterval
+from edgeloop.models.columns import LatencyInterval
 from edgeloop.operate.fleet.demand import WaitingWork
 from edgeloop.runner.machines import MachineLine
 from edgeloop.view.network import PictureOfNetwork

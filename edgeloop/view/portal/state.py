@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from edgeloop._util.redact import redact
 from edgeloop._version import __version__
 from edgeloop.errors import EdgeloopError, NotFound
-from edgeloop.models.names import check_experiment_name
+from edgeloop.models.columns import check_experiment_name
 from edgeloop.models.runners import Registry, RunnerEntry
 from edgeloop.store import Record, Store, Values
 from edgeloop.view.drawing import to_page_part, to_page_parts

@@ -19,7 +19,7 @@ from edgeloop._util.redact import redact
 from edgeloop._util.schema import Section, key
 from edgeloop._util.values import Reads, mapping, matching
 from edgeloop.errors import BadName
-from edgeloop.models.names import check_experiment_name
+from edgeloop.models.columns import check_experiment_name
 
 Natural = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from edgeloop._util.redact import CONTEXT, redact
 from edgeloop.errors import EdgeloopError, LocalFileError
-from edgeloop.models.names import natural_key
+from edgeloop.models.columns import natural_key
 from edgeloop.view.portal.feed import is_moment
 from edgeloop.view.portal.shapes import FileView, JobLine, JobsView, JobView, LogPart, MetricCurve
 from edgeloop.workspace import Workspace

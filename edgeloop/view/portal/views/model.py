@@ -10,9 +10,7 @@ from typing import TypeVar
 
 from edgeloop._util.redact import redact
 from edgeloop.errors import EdgeloopError
-from edgeloop.models.plan import Plan, Stage
-from edgeloop.models.records import StageRecord, records_of
-from edgeloop.models.row import (
+from edgeloop.models.columns import (
     CANDIDATE,
     COLUMNS,
     RECOVERY_HEADINGS,
@@ -22,6 +20,7 @@ from edgeloop.models.row import (
     shown_scores,
     visible_columns,
 )
+from edgeloop.models.plan import Plan, Stage, StageRecord, records_of
 from edgeloop.store import Record, Values
 from edgeloop.view.measures import LATENCY
 from edgeloop.view.model_charts import Evidence, evidence_charts, evidence_of, png_address

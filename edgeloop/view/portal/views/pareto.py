@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from edgeloop.errors import BadInput
-from edgeloop.models.names import natural_key
-from edgeloop.models.row import (
+from edgeloop.models.columns import (
     COLUMNS,
     SCORE_COLUMNS,
     is_estimate,
     latency_interval,
+    natural_key,
     score_interval,
     visible_columns,
 )

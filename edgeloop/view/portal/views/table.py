@@ -11,17 +11,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from edgeloop.errors import NoSuchModel
-from edgeloop.models.names import attention_rank, natural_key
-from edgeloop.models.row import (
+from edgeloop.models.columns import (
     KINDS,
     SCORE_COLUMNS,
     ScoreMeaning,
+    attention_rank,
     column_named,
     is_estimate,
     is_lower_bound,
     latency_interval,
     latency_notes,
     mean_latency_ms,
+    natural_key,
     ran_on,
     score_meaning,
     shown_scores,

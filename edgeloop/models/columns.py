@@ -1,4 +1,4 @@
-"""What the columns of a model's row mean.
+"""What the columns of a model's row mean, and how their values are checked, read and sorted.
 
 The first block is the table of Microsoft Archai's face-segmentation tools; its columns keep their
 names and their meaning for ever. Edgeloop's own columns come after it. A column that is empty or
@@ -7,16 +7,18 @@ absent is not filled yet.
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import math
 import random
+import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from edgeloop._util.values import range_text
-from edgeloop.errors import BadInput, ModelBusy, RowChanged
+from edgeloop.errors import BadInput, BadName, ModelBusy, RowChanged
 from edgeloop.store import Changes, Record, Table, Value, Values
 
 Kind = Literal["text", "integer", "number", "boolean", "json"]
@@ -24,6 +26,15 @@ Edit = Callable[[Record], Changes | None]
 
 CONFLICT_LIMIT = 100
 LARGEST_PRIORITY = 99_999_999  # keys of the queue have room for eight digits
+MODEL_NAME_LIMIT = 100
+EXPERIMENT_NAME_LIMIT = 40
+RESERVED_EXPERIMENTS = frozenset(
+    {"usage", "tables", "edgeloopqueue", "edgeloop-runners", "edgeloop-fleets"}
+)
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_EXPERIMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_NUMBER = re.compile(r"0*([0-9]+)")
+_FIRST_SHOWN = {"running": 0, "error": 1, "failed": 1}
 
 
 @dataclass(frozen=True)
@@ -124,7 +135,6 @@ COLUMNS: tuple[Column, ...] = (
     Column("results", "json", "what searches found out, by its conditions"),
     Column("stages", "json", "Edgeloop's own record of each stage: leases, attempts, files"),
 )
-
 SCORE_COLUMNS = ("f1_onnx", "f1_1k", "f1_1k_f", "f1_10k")
 AGREEMENT_COLUMNS = ("sqnr_db", "cosine", "max_error", "top1_agreement")
 LISTS = frozenset({"shape", "output_shape"})  # Archai writes them as text
@@ -152,6 +162,62 @@ _COLUMNS_SHOWN: Mapping[str, str] = {shown: column for column, shown in SHOWN_AS
 def column_named(name: str) -> str:
     """The column that people mean: both `latency_ms`, as it is shown, and `mean` are valid."""
     return _COLUMNS_SHOWN.get(name, name)
+
+
+def check_model_name(name: str) -> str:
+    """Names become row keys, blob folders and local folders, so they are plain everywhere."""
+    if len(name) > MODEL_NAME_LIMIT:
+        shown = f"{name[:20]}…"
+        reason = f"it has {len(name)} characters; {MODEL_NAME_LIMIT} are the limit"
+        raise BadName(what="name", name=shown, reason=reason)
+    if not _PLAIN.fullmatch(name):
+        reason = "use letters, digits, '.', '_' and '-', and begin with a letter or digit"
+        raise BadName(what="name", name=name, reason=reason)
+    return name
+
+
+def check_experiment_name(name: str) -> str:
+    if not 3 <= len(name) <= EXPERIMENT_NAME_LIMIT:
+        reason = f"it must have 3 to {EXPERIMENT_NAME_LIMIT} characters"
+        raise BadName(what="experiment", name=name[:60], reason=reason)
+    if not _EXPERIMENT.fullmatch(name):
+        reason = "use letters, digits, '_' and '-', and begin with a letter or digit"
+        raise BadName(what="experiment", name=name, reason=reason)
+    if name.lower() in RESERVED_EXPERIMENTS:
+        raise BadName(what="experiment", name=name, reason="Edgeloop keeps that name for itself")
+    return name
+
+
+def can_be_key(name: str) -> bool:
+    """Whether a row may have this name; wider than what we allow, since old tables came before.
+    Azure takes what is not for a fault of the service, and tries again and again."""
+    return bool(name) and name.isprintable() and not any(char in name for char in "/\\#?")
+
+
+def is_pattern(text: str) -> bool:
+    return any(char in text for char in "*?[")
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Globs as a shell reads them, on every system case-sensitive."""
+    return fnmatch.fnmatchcase(name, pattern)
+
+
+def matches_any(name: str, patterns: Collection[str]) -> bool:
+    """Whether it matches one of the globs; without globs every name does."""
+    return not patterns or any(matches(name, pattern) for pattern in patterns)
+
+
+def natural_key(name: str) -> str:
+    """Sorts names as people count: `net-2` before `net-10`, whatever the case of the letters."""
+    counted = _NUMBER.sub(lambda found: f"{len(found[1]):03}{found[1]}", name.casefold())
+    return f"{counted}\0{name}"
+
+
+def attention_rank(status: str) -> int:
+    """For lists that show first what somebody may want to act on: running models, failed ones, and
+    then all others, each in natural order."""
+    return _FIRST_SHOWN.get(status.partition(" ")[0], 2)
 
 
 def filled(value: Value | None) -> bool:
