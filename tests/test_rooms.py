@@ -175,5 +175,5 @@ def test_only_the_settings_read_the_environment():
 def test_the_rules_above_bite():
     """The settings do read the environment, and the command line does use the workspace."""
     assert "os.environ" in (PACKAGE / "settings.py").read_text()
-    used = {room_of(module) for module, _ in imports_of(PACKAGE / "cli/context.py")}
+    used = {room_of(module) for module, _ in imports_of(PACKAGE / "cli/app.py")}
     assert {"store", "workspace"} <= used

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeloop.cli.context import common_options, load_settings, workspace_option, yes_option
+from edgeloop.cli.app import common_options, load_settings, workspace_option, yes_option
+from edgeloop.cli.terminal import listing, print_json, printable
 
 if TYPE_CHECKING:
     from edgeloop.jobs.computes.azureml.resources import WorkspaceRequirements
@@ -65,7 +66,6 @@ def setup(
 
     Example: edgeloop azure setup --dry-run
     """
-    from edgeloop.cli.output import print_json
     from edgeloop.jobs.computes.azureml.connection import connect
     from edgeloop.jobs.computes.azureml.requirements import SetupChoices, azure_requirements
     from edgeloop.operate.azure import apply_plan, as_row, plan_setup
@@ -159,7 +159,6 @@ def show_connection_string(
 
     Example: edgeloop azure connection-string
     """
-    from edgeloop.cli.output import print_json
     from edgeloop.jobs.computes.azureml.connection import connect
     from edgeloop.jobs.computes.azureml.requirements import azure_requirements
     from edgeloop.operate.azure import connection_string, workspace_storage
@@ -188,8 +187,6 @@ def list_things(
 
     Example: edgeloop azure list computes
     """
-    from edgeloop.cli.output import print_json
-    from edgeloop.cli.tables import listing
     from edgeloop.jobs.computes.azureml.connection import connect
     from edgeloop.jobs.computes.azureml.requirements import azure_requirements
     from edgeloop.operate.azure import list_resources
@@ -219,7 +216,6 @@ def doctor(
 
     Example: edgeloop azure doctor
     """
-    from edgeloop.cli.output import print_json, printable
     from edgeloop.jobs.computes.azureml.requirements import azure_requirements
     from edgeloop.operate.azure_doctor import examine
 
@@ -256,8 +252,6 @@ def _print_done(done: StepResult) -> None:
 
 
 def step_line(word: str, step: Step, text: str) -> None:
-    from edgeloop.cli.output import printable
-
     click.echo(f"  {word:9}{step.kind:12}{printable(step.name)}  {printable(text)}".rstrip())
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from edgeloop.cli.azure import step_line
-from edgeloop.cli.output import print_json
+from edgeloop.cli.terminal import print_json
 from edgeloop.errors import BadSetting
 from edgeloop.jobs.computes.azureml.connection import connect
 from edgeloop.jobs.computes.azureml.requirements import SetupChoices, azure_requirements

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeloop.cli.context import (
+from edgeloop.cli.app import (
     ExistingPath,
     ModelFileType,
     fallback_option,
@@ -16,6 +16,7 @@ from edgeloop.cli.context import (
     precision_option,
     shape_option,
 )
+from edgeloop.cli.terminal import Screen, listing, print_json, printable, short_count, waiting
 
 if TYPE_CHECKING:
     from edgeloop.platforms import Precision, PrecisionPlan
@@ -48,8 +49,6 @@ def inspect(model: Path, devices: tuple[str, ...], shapes: tuple[str, ...], as_j
 
     Example: edgeloop inspect net.onnx --device htp:qcs8550
     """
-    from edgeloop.cli.output import print_json
-    from edgeloop.cli.terminal import waiting
     from edgeloop.graph.read import parse_shapes
     from edgeloop.runner.inspection import inspect_model
 
@@ -110,8 +109,6 @@ def bench(
     """
     from dataclasses import asdict
 
-    from edgeloop.cli.output import print_json
-    from edgeloop.cli.terminal import waiting
     from edgeloop.graph.read import parse_shapes
     from edgeloop.runner.bench import BenchOptions, bench_model
 
@@ -135,7 +132,6 @@ COMMANDS = (inspect, bench)
 
 def _inspection_lines(found: Inspection) -> Iterator[str]:
     from edgeloop._util.values import size_text
-    from edgeloop.cli.output import printable, short_count
 
     summary = found.summary
     about = f"{size_text(summary.size)}, opset {summary.opset}"
@@ -164,8 +160,6 @@ def _inspection_lines(found: Inspection) -> Iterator[str]:
 
 
 def _tensor_lines(found: Inspection, side: str) -> list[str]:
-    from edgeloop.cli.tables import Screen, listing
-
     info = found.summary.info
     tensors = getattr(info or found.summary, side)
     cells = [
@@ -186,7 +180,6 @@ def _chip_lines(found: Inspection) -> list[str]:
 
 def _answer(chip: ChipAnswer) -> str:
     from edgeloop._util.values import interval_text, latency_text
-    from edgeloop.cli.output import printable
 
     if chip.latency_ms is not None:
         text = latency_text(chip.latency_ms)
@@ -213,8 +206,6 @@ def _labelled(label: str, lines: Iterable[str]) -> Iterator[str]:
 
 def _print_report(report: BenchReport) -> None:
     from edgeloop._util.values import size_text
-    from edgeloop.cli.output import printable
-    from edgeloop.cli.tables import listing
 
     results = report.results
     cells = [

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import click
 
+from edgeloop.cli.app import app
+from edgeloop.cli.terminal import print_json
+
 PROGRAM = "edgeloop"
 SHELLS = ("bash", "zsh", "fish")
 _VARIABLE = "_EDGELOOP_COMPLETE"  # click's, by which the shell asks the program
@@ -51,7 +54,6 @@ def install(shell: str | None, as_json: bool) -> None:
     Example: edgeloop completion install --shell zsh
     """
     from edgeloop._util.files import write_atomic
-    from edgeloop.cli.output import print_json
 
     chosen = shell or _login_shell()
     files = _files_of(chosen)
@@ -82,8 +84,6 @@ def show(shell: str, as_json: bool) -> None:
 
     Example: edgeloop completion show bash > /etc/bash_completion.d/edgeloop
     """
-    from edgeloop.cli.output import print_json
-
     script = _script(shell)
     if as_json:
         print_json([{"shell": shell, "script": script}])
@@ -117,8 +117,6 @@ def _files_of(shell: str) -> _ShellFiles:
 
 def _script(shell: str) -> str:
     from click.shell_completion import get_completion_class
-
-    from edgeloop.cli.app import app
 
     found = get_completion_class(shell)
     assert found is not None

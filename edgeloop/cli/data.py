@@ -10,15 +10,23 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeloop._util.values import size_text
-from edgeloop.cli.context import (
+from edgeloop._util.values import plural, size_text
+from edgeloop.cli.app import (
     common_options,
     load_settings,
     missing_store,
     say_if_new,
     yes_option,
 )
-from edgeloop.cli.output import plural, printable, shown
+from edgeloop.cli.terminal import (
+    TableColumn,
+    bytes_bar,
+    count_bar,
+    listing,
+    print_json,
+    printable,
+    shown,
+)
 
 if TYPE_CHECKING:
     from edgeloop.node.datasets import Datasets
@@ -71,8 +79,6 @@ def faces(folder: Path, count: int, size: int, seed: int, difficulty: str, as_js
 
     Example: edgeloop data faces faces/ --count 200 --size 128 --seed 7
     """
-    from edgeloop.cli.output import plural, print_json
-    from edgeloop.cli.terminal import count_bar
     from edgeloop.testing.faces import difficulty_of, make_faces
 
     level = difficulty_of(difficulty)
@@ -108,8 +114,6 @@ def push(
 
     Example: edgeloop data push working/faces128 -m 'more hats'
     """
-    from edgeloop.cli.output import print_json
-    from edgeloop.cli.terminal import bytes_bar
     from edgeloop.node.ledger import find_local
 
     settings, datasets = _opened(store, experiment, makes=not dry_run)
@@ -152,9 +156,6 @@ def pull(
 
     Example: edgeloop data pull working/faces128@3 --to old-faces
     """
-    from edgeloop.cli.output import print_json
-    from edgeloop.cli.terminal import bytes_bar
-
     if to is not None and len(references) != 1:
         raise click.UsageError(f"--to takes one dataset, not {len(references)}.")
     settings, datasets = _opened(store, experiment)
@@ -197,9 +198,6 @@ def verify(
 
     Example: edgeloop data verify working/faces128
     """
-    from edgeloop.cli.output import print_json
-    from edgeloop.cli.terminal import bytes_bar
-
     if folder is not None and (in_store or len(references) != 1):
         raise click.UsageError("--folder takes one dataset, and excludes --in-store.")
     settings, datasets = _opened(store, experiment)
@@ -229,8 +227,6 @@ def list_datasets(
     Example: edgeloop data list working/faces128
     """
     from edgeloop._util.values import size_text
-    from edgeloop.cli.output import plural, print_json
-    from edgeloop.cli.tables import TableColumn, listing
 
     _, datasets = _opened(store, experiment)
     found = datasets.list() if name is None else datasets.versions(name)
@@ -282,8 +278,6 @@ def remove(
 
     Example: edgeloop data remove working/faces128@1 working/faces128@2 --yes
     """
-    from edgeloop.cli.output import plural, print_json
-
     _, datasets = _opened(store, experiment)
     chosen = _chosen(datasets, references)
     if not yes:
@@ -338,7 +332,6 @@ def _chosen(datasets: Datasets, references: tuple[str, ...]) -> dict[str, list[V
 
 def _ask(versions: list[Version]) -> None:
     from edgeloop._util.values import size_text
-    from edgeloop.cli.output import plural
 
     click.echo(f"This will remove {plural(len(versions), 'version')} from the store:", err=True)
     for version in versions:

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeloop.cli.context import common_options, load_settings, opened
+from edgeloop.cli.app import common_options, load_settings, opened
+from edgeloop.cli.terminal import Screen, TableColumn, fit, listing, print_json, printable, totals
+from edgeloop.cli.terminal import watch as show
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from edgeloop.cli.tables import Screen
     from edgeloop.runner.machines import MachineLine
     from edgeloop.workspace import Workspace
 
@@ -55,10 +56,6 @@ def devices(
     if context.invoked_subcommand is not None:
         return
     from fnmatch import fnmatchcase
-
-    from edgeloop.cli.output import print_json
-    from edgeloop.cli.tables import TableColumn, listing, totals
-    from edgeloop.cli.terminal import watch as show
 
     if states and not watch:
         raise click.UsageError("--state is for --watch: without it, nobody has been asked.")
@@ -121,7 +118,6 @@ def calibrate(
     """
     from dataclasses import asdict
 
-    from edgeloop.cli.output import print_json
     from edgeloop.runner.calibration import calibrate_profile
 
     with opened(store, experiment) as workspace:
@@ -147,8 +143,6 @@ def doctor(experiment: str | None, store: str | None, as_json: bool) -> None:
 
     Example: edgeloop doctor
     """
-    from edgeloop.cli.output import print_json
-    from edgeloop.cli.tables import TableColumn, listing
     from edgeloop.operate.doctor import examine
 
     load_settings()
@@ -215,7 +209,6 @@ def service_install(
 
     Example: edgeloop service install runner --name board-1 --device adb:8c2f11d0
     """
-    from edgeloop.cli.output import print_json
     from edgeloop.cli.report import portal
     from edgeloop.cli.runner import runner
     from edgeloop.operate import service as services
@@ -260,7 +253,6 @@ def service_uninstall(name: str, is_system: bool | None, into: Path | None, as_j
 
     Example: edgeloop service uninstall board-1
     """
-    from edgeloop.cli.output import print_json
     from edgeloop.operate import service as services
 
     place = services.service_place(_is_system(is_system), into)
@@ -286,8 +278,6 @@ def service_status(is_system: bool | None, into: Path | None, as_json: bool) -> 
 
     Example: edgeloop service status --json
     """
-    from edgeloop.cli.output import print_json
-    from edgeloop.cli.tables import listing
     from edgeloop.operate import service as services
 
     place = services.service_place(_is_system(is_system), into)
@@ -329,8 +319,6 @@ def health(file: Path | None, ready: bool, as_json: bool) -> None:
         raise click.UsageError("name the runner's health file, or set EDGELOOP_HEALTH")
     problem = health_problem(file, ready)
     if as_json:
-        from edgeloop.cli.output import print_json
-
         print_json([{"ok": not problem, "reason": problem}])
     else:
         click.echo(problem or ("ready" if ready else "healthy"))
@@ -392,8 +380,6 @@ def machine_table(lines: Sequence[MachineLine], screen: Screen) -> str:
     from itertools import groupby
 
     from edgeloop._util.values import duration_text
-    from edgeloop.cli.output import printable
-    from edgeloop.cli.tables import TableColumn, fit, totals
 
     if not lines:
         return "No runner is registered in this store; start one: edgeloop runner --device htp"

@@ -9,11 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgeloop.cli.context import ExistingPath, common_options, load_settings, opened
-from edgeloop.cli.terminal import kept
+from edgeloop._util.values import plural
+from edgeloop.cli.app import ExistingPath, common_options, load_settings, opened
+from edgeloop.cli.terminal import (
+    Screen,
+    TableColumn,
+    kept,
+    listing,
+    print_json,
+    printable,
+    totals,
+    waiting,
+)
+from edgeloop.cli.terminal import watch as show
 
 if TYPE_CHECKING:
-    from edgeloop.cli.tables import Screen
     from edgeloop.operate.fleet.launcher import StartedSupervisor
     from edgeloop.operate.fleet.records import FleetObservation, FleetRecord, Fleets
     from edgeloop.operate.fleet.spec import FleetSpec
@@ -158,8 +168,6 @@ def up(
 
     Example: edgeloop fleet up --compute cluster --runners 2:16 -e faces=2 -e hands --quota hands=4
     """
-    from edgeloop.cli.output import print_json
-    from edgeloop.cli.terminal import waiting
     from edgeloop.operate.fleet.control import bring_up, completed_spec
     from edgeloop.operate.fleet.records import Fleets
     from edgeloop.operate.fleet.spec import read_spec
@@ -200,9 +208,6 @@ def status(watch: bool, name: str | None, store: str | None, as_json: bool) -> N
 
     Example: edgeloop fleet status --watch
     """
-    from edgeloop.cli.output import print_json
-    from edgeloop.cli.tables import Screen
-    from edgeloop.cli.terminal import watch as show
     from edgeloop.operate.fleet.records import Fleets
 
     if watch and as_json:
@@ -233,7 +238,6 @@ def scale(runners: str, name: str | None, store: str | None, as_json: bool) -> N
 
     Example: edgeloop fleet scale 4:32
     """
-    from edgeloop.cli.output import print_json
     from edgeloop.operate.fleet.control import ensure_supervisor
     from edgeloop.operate.fleet.records import Fleets
     from edgeloop.operate.fleet.spec import Bounds
@@ -269,7 +273,6 @@ def down(
 
     Example: edgeloop fleet down --name night
     """
-    from edgeloop.cli.output import print_json
     from edgeloop.errors import Conflict
     from edgeloop.operate.fleet.records import Fleets
 
@@ -336,8 +339,6 @@ def _with_shares(
 
 
 def _described(record: FleetRecord) -> str:
-    from edgeloop.cli.output import plural
-
     spec = record.spec
     bounds = record.bounds
     count = f"{bounds.least} to {bounds.most}" if bounds.least < bounds.most else f"{bounds.most}"
@@ -392,8 +393,6 @@ def _wait_for_end(
 
 
 def _progress(seen: FleetObservation, shown: str, is_quiet: bool) -> str:
-    from edgeloop.cli.output import plural
-
     note = f", {seen.note}" if seen.note else ""
     line = f"{plural(seen.draining, 'runner')} left{note}"
     if line != shown and seen.draining and not is_quiet:
@@ -402,9 +401,6 @@ def _progress(seen: FleetObservation, shown: str, is_quiet: bool) -> str:
 
 
 def _tables(records: list[FleetRecord], screen: Screen) -> str:
-    from edgeloop.cli.output import printable
-    from edgeloop.cli.tables import TableColumn, listing, totals
-
     if not records:
         return "No fleet. 'edgeloop fleet up' starts one."
     cells = [

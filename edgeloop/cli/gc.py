@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeloop.cli.context import all_experiments_options, opened, yes_option
+from edgeloop._util.values import plural
+from edgeloop.cli.app import all_experiments_options, opened, yes_option
+from edgeloop.cli.terminal import TableColumn, listing, print_json, waiting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,8 +70,6 @@ def gc(
 
     Example: edgeloop gc --older-than 30d --keep-logs 2GB --boards --yes
     """
-    from edgeloop.cli.output import print_json
-    from edgeloop.cli.terminal import waiting
     from edgeloop.operate.gc import find_leftovers, remove_leftovers
 
     if not dry_run and not yes and not _is_terminal():
@@ -132,7 +132,6 @@ def _is_terminal() -> bool:
 
 def _show(report: Report, verb: str, err: bool = False) -> None:
     from edgeloop._util.values import size_text
-    from edgeloop.cli.output import plural
 
     if not report.findings:
         click.echo("Nothing to clean up.", err=err)
@@ -145,8 +144,6 @@ def _show(report: Report, verb: str, err: bool = False) -> None:
 
 
 def _show_done(done: list[tuple[Finding, int | EdgeloopError]]) -> None:
-    from edgeloop.cli.output import plural
-
     rows = [_cells(finding, result) for finding, result in done if isinstance(result, int)]
     if rows:
         click.echo(_table(rows))
@@ -168,8 +165,6 @@ def _cells(finding: Finding, count: int) -> tuple[str, ...]:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
-    from edgeloop.cli.tables import TableColumn, listing
-
     columns = (
         TableColumn("what", 100, 16),
         TableColumn("where", 60, 16),

@@ -12,9 +12,19 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from edgeloop.cli.context import common_options, open_jobs
-from edgeloop.cli.output import printable
-from edgeloop.cli.tables import Screen, TableColumn, fit, totals
+from edgeloop._util.values import plural
+from edgeloop.cli.app import common_options, open_jobs
+from edgeloop.cli.terminal import (
+    Screen,
+    StateLine,
+    TableColumn,
+    as_drawn,
+    fit,
+    print_json,
+    printable,
+    shown,
+    totals,
+)
 
 if TYPE_CHECKING:
     from edgeloop.errors import EdgeloopError
@@ -198,7 +208,6 @@ def status(
 
     Example: edgeloop job status 'sweep*' --sort loss
     """
-
     if watch and as_json:
         raise click.UsageError("choose one of --watch and --json.")
     jobs = open_jobs(store, experiment)
@@ -243,8 +252,6 @@ def logs(
 
     Example: edgeloop job logs sweep-2 -f
     """
-    from edgeloop.cli.output import print_json, shown
-
     if save and last is not None:
         raise click.UsageError("choose one of --save and --last: whole logs are saved.")
     jobs = open_jobs(store, experiment)
@@ -305,8 +312,6 @@ def results(
 
     Example: edgeloop job results 'sweep*'
     """
-    from edgeloop.cli.output import plural, print_json, printable, shown
-
     jobs = open_jobs(store, experiment)
     chosen = ChosenJobs(jobs, patterns, tag, state)
     chosen.keep_reachable()
@@ -354,7 +359,6 @@ def wait(
 
     Example: edgeloop job wait 'sweep*' --timeout 2h && echo done
     """
-
     jobs = open_jobs(store, experiment)
     limit_s = _seconds("--timeout", timeout) if timeout else None
     chosen = ChosenJobs(jobs, patterns, tag, state)
@@ -376,9 +380,6 @@ def print_jobs(
     with_users: bool = False,
     chosen: Sequence[str] = (),
 ) -> None:
-    from edgeloop.cli.output import print_json
-    from edgeloop.cli.tables import Screen
-
     nothing = "No jobs. Next: edgeloop run SCRIPT"
     if as_json:
         newest = jobs.runs.newest_attempt
@@ -396,7 +397,6 @@ def follow_logs(jobs: Jobs, runs: Sequence[Run]) -> list[Run]:
     the output and loses nothing. Until the first output, a terminal shows what the jobs wait for.
     """
     from edgeloop._util.redact import redact
-    from edgeloop.cli.terminal import StateLine
     from edgeloop.errors import StoreUnavailable
 
     readers = {run.name: jobs.log(run) for run in runs}
@@ -464,8 +464,6 @@ def _saved_log(jobs: Jobs, run: Run) -> Path:
 
 
 def _print_links(jobs: Jobs, chosen: ChosenJobs, valid: str, as_json: bool) -> None:
-    from edgeloop.cli.output import print_json, printable
-
     seconds = int(_seconds("--for", valid))
     rows: list[dict[str, str]] = []
 
@@ -487,9 +485,6 @@ def _print_links(jobs: Jobs, chosen: ChosenJobs, valid: str, as_json: bool) -> N
 def _watch(jobs: Jobs, runs: Sequence[Run], sort: str, columns: Sequence[str]) -> None:
     from rich.live import Live
     from rich.text import Text
-
-    from edgeloop.cli.tables import Screen
-    from edgeloop.cli.terminal import as_drawn
 
     def view(seen: Sequence[Run]) -> Text:
         found = in_order(seen, sort)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from edgeloop.cli.context import common_options, open_jobs, say_if_new, workspace_option, yes_option
+from edgeloop.cli.app import common_options, open_jobs, say_if_new, workspace_option, yes_option
 from edgeloop.cli.job_views import VIEWS, ChosenJobs, jobs_argument, selecting_options
-from edgeloop.cli.terminal import INTERRUPTED
+from edgeloop.cli.terminal import INTERRUPTED, bytes_bar, print_json, shown
 
 if TYPE_CHECKING:
     from edgeloop.jobs.client import Jobs
@@ -210,7 +210,6 @@ def submit(
     Example: edgeloop job submit train.yaml epochs=30 --compute cluster
     """
     from edgeloop.cli.job_views import print_jobs
-    from edgeloop.cli.terminal import bytes_bar
 
     jobs = open_jobs(store, options["experiment"], workspace_config)
     say_if_new(jobs.settings)
@@ -262,7 +261,6 @@ def resubmit(
     Example: edgeloop job resubmit lr-3 --set timeout=2h -- --lr 5e-4
     """
     from edgeloop.cli.job_views import print_jobs
-    from edgeloop.cli.terminal import bytes_bar
 
     jobs = open_jobs(store, experiment)
     old = _chosen(jobs, "resubmit", patterns, tag, state, yes)
@@ -361,8 +359,6 @@ def remove(
 
     Example: edgeloop job remove 'sweep*' --state failed
     """
-    from edgeloop.cli.output import print_json
-
     jobs = open_jobs(store, experiment)
     chosen = _chosen(jobs, "remove", patterns, tag, state, yes)
     chosen.keep_reachable()
@@ -435,8 +431,6 @@ def run(
     Example: edgeloop run train.py --compute cluster --data faces -- --epochs 3
     """
     from edgeloop.cli.job_views import outcome, print_jobs
-    from edgeloop.cli.output import shown
-    from edgeloop.cli.terminal import bytes_bar
 
     jobs = open_jobs(store, options["experiment"], workspace_config)
     say_if_new(jobs.settings)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeloop.cli.context import (
+from edgeloop._util.values import plural
+from edgeloop.cli.app import (
     ModelFileType,
     any_names_argument,
     common_options,
@@ -16,6 +17,15 @@ from edgeloop.cli.context import (
     opened,
     shape_option,
     yes_option,
+)
+from edgeloop.cli.terminal import (
+    TableColumn,
+    listing,
+    no_models,
+    print_json,
+    printable,
+    say_empty,
+    shown,
 )
 
 if TYPE_CHECKING:
@@ -66,7 +76,6 @@ def upload(
     Example: edgeloop upload nets/*.onnx --tag unet --priority 10
     """
     from edgeloop._util.values import size_text
-    from edgeloop.cli.output import plural, print_json, printable, shown
     from edgeloop.graph.read import parse_shapes
     from edgeloop.models.upload import UploadOptions
 
@@ -114,8 +123,6 @@ def download(
 
     Example: edgeloop download calm-heron --to calm/ --match '*.dlc'
     """
-    from edgeloop.cli.output import plural, print_json
-
     fetched: list[dict[str, object]] = []
     with opened(store, experiment) as workspace:
         rows = workspace.find(names)
@@ -144,9 +151,6 @@ def list_files(
     Example: edgeloop list 'brave-*'
     """
     from edgeloop._util.values import size_text
-    from edgeloop.cli.output import plural, print_json
-    from edgeloop.cli.tables import TableColumn, listing
-    from edgeloop.cli.terminal import no_models, say_empty
 
     with opened(store, experiment) as workspace:
         found = [
@@ -225,7 +229,6 @@ def _asked_shapes(file: Path, options: UploadOptions, error: EdgeloopError) -> U
     import sys
     from dataclasses import replace
 
-    from edgeloop.cli.output import printable
     from edgeloop.errors import UnusableModel
     from edgeloop.graph.process import graph_pool
     from edgeloop.graph.read import parse_shapes
@@ -302,8 +305,6 @@ def reset(
     Example: edgeloop reset --failed
     """
     from edgeloop._util.redact import redact
-    from edgeloop.cli.output import print_json
-    from edgeloop.cli.terminal import no_models
     from edgeloop.errors import ModelBusy
 
     if not names and not failed:
@@ -350,8 +351,6 @@ def delete(
 
     Example: edgeloop delete lucky-marten
     """
-    from edgeloop.cli.output import print_json
-
     with opened(store, experiment) as workspace:
         rows = workspace.find(names)
         confirm("delete", rows, yes)
@@ -383,8 +382,6 @@ def unlock(
 
     Example: edgeloop unlock --node bench-1
     """
-    from edgeloop.cli.output import print_json
-
     if not names and node is None:
         raise click.UsageError("name models, or a machine with --node.")
     with opened(store, experiment) as workspace:
@@ -424,8 +421,6 @@ def priority(
 
     Example: edgeloop priority calm-heron 0
     """
-    from edgeloop.cli.output import print_json
-
     is_number = value.isdecimal() and len(value) < 20 and int(value) <= LARGEST_PRIORITY
     if value != "auto" and not is_number:
         allowed = f"a whole number from 0 to {LARGEST_PRIORITY}, or 'auto'"

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from edgeloop._util.system import python_module
-from edgeloop.cli.terminal import kept
+from edgeloop.cli.terminal import kept, print_json
 
 
 @click.command()
@@ -30,7 +30,6 @@ def notebook(context: click.Context, file: Path, force: bool, no_open: bool, as_
     from importlib.resources import files
     from importlib.util import find_spec
 
-    from edgeloop.cli.output import print_json
     from edgeloop.view.drawing import write_whole
 
     is_new = force or not file.exists()

@@ -6,12 +6,22 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeloop.cli.context import common_options, opened
+from edgeloop._util.values import plural
+from edgeloop.cli.app import common_options, opened
+from edgeloop.cli.terminal import (
+    Screen,
+    TableColumn,
+    listing,
+    no_models,
+    print_json,
+    printable,
+    say_empty,
+)
+from edgeloop.cli.terminal import watch as show
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from edgeloop.cli.tables import Screen
     from edgeloop.models.runners import RunnerEntry
     from edgeloop.operate.fleet.demand import WaitingWork
     from edgeloop.workspace import Workspace
@@ -50,11 +60,6 @@ def queue(
 
     Example: edgeloop queue --all-experiments --json
     """
-    from edgeloop.cli.output import print_json
-    from edgeloop.cli.tables import Screen
-    from edgeloop.cli.terminal import no_models, say_empty
-    from edgeloop.cli.terminal import watch as show
-
     if watch and as_json:
         raise click.UsageError("choose one of --json and --watch.")
     if all_of_them and experiment is not None:
@@ -121,7 +126,6 @@ def _text(found: Found, dead: Sequence[RunnerEntry], screen: Screen, hint: str) 
 
 def _table(lines: Sequence[WaitingWork], screen: Screen) -> str:
     from edgeloop._util.values import duration_text
-    from edgeloop.cli.tables import TableColumn, listing
 
     numbers = {"ready": 98, "running": 96, "blocked": 90, "oldest": 70, "runners": 94, "have": 92}
     columns = (
@@ -142,8 +146,6 @@ def _table(lines: Sequence[WaitingWork], screen: Screen) -> str:
 
 def _advice(found: Found) -> str:
     """Whether more runners would make it faster, and which."""
-    from edgeloop.cli.output import plural
-
     lines = [line for lines in found.values() for line in lines]
     if not any(line.ready or line.running for line in lines):
         blocked = sum(line.blocked for line in lines)
@@ -162,7 +164,6 @@ def _advice(found: Found) -> str:
 def _dead_runners(dead: Sequence[RunnerEntry]) -> list[str]:
     """Runners that fell silent without having ended: the machine crashed, or is unreachable."""
     from edgeloop._util.values import duration_text
-    from edgeloop.cli.output import plural
 
     if not dead:
         return []
@@ -181,7 +182,5 @@ def _listed(texts: Sequence[str]) -> str:
 
 
 def _short(name: str) -> str:
-    from edgeloop.cli.output import printable
-
     plain = printable(name)
     return plain if len(plain) <= NAME_WIDTH else plain[: NAME_WIDTH - 1] + "…"

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeloop.cli.context import (
+from edgeloop._util.values import plural
+from edgeloop.cli.app import (
     Command,
     any_names_argument,
     check_folder,
@@ -20,7 +21,7 @@ from edgeloop.cli.context import (
     opened,
     say_if_new,
 )
-from edgeloop.cli.terminal import say_if_none
+from edgeloop.cli.terminal import listing, print_json, say_if_none, shown, step_bar
 
 if TYPE_CHECKING:
     from edgeloop.search.reading import SeenSearch
@@ -100,7 +101,6 @@ def pareto(
 
     Example: edgeloop pareto --x latency_ms --y f1_1k -o front.png -o front.csv
     """
-    from edgeloop.cli.output import print_json
     from edgeloop.view.front import ALL_DEVICES, device_note, one_device, pareto_of
 
     wanted = _objectives(x, x_goal, y, y_goal, more)
@@ -170,8 +170,6 @@ def report(
     from datetime import UTC, datetime
 
     from edgeloop._util.values import size_text
-    from edgeloop.cli.output import plural, print_json
-    from edgeloop.cli.terminal import step_bar
     from edgeloop.models.columns import ran_on
     from edgeloop.view.drawing import write_whole
     from edgeloop.view.front import ALL_DEVICES, one_device, pareto_of
@@ -298,8 +296,6 @@ def _shown(found: Pareto, row: object) -> dict[str, Value]:
 
 
 def _print(found: Pareto) -> None:
-    from edgeloop.cli.output import plural
-    from edgeloop.cli.tables import listing
     from edgeloop.models.columns import interval_heading, latency_interval
     from edgeloop.view.measures import LATENCY
     from edgeloop.view.style import chart_axes
@@ -458,7 +454,6 @@ def _token(token: str | None, file: Path | None, new: bool, none: bool) -> str:
 
 def _announce(workspace: Workspace, address: Address, as_json: bool, open_page: bool) -> None:
     from edgeloop._util.redact import redact
-    from edgeloop.cli.output import print_json, shown
     from edgeloop.settings import is_in_journal
     from edgeloop.view.portal.tokens import opening_page
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeloop.cli.context import (
+from edgeloop._util.values import plural
+from edgeloop.cli.app import (
     ExistingPath,
     common_options,
     confirm,
@@ -23,6 +24,7 @@ from edgeloop.cli.context import (
     precision_option,
     yes_option,
 )
+from edgeloop.cli.terminal import TableColumn, listing, no_models, print_json, printable, say_empty
 
 if TYPE_CHECKING:
     from edgeloop.platforms import Precision, PrecisionPlan
@@ -176,7 +178,6 @@ def runner(
     from dataclasses import replace
     from functools import partial
 
-    from edgeloop.cli.output import print_json
     from edgeloop.operate.gc import reclaim_orphans
     from edgeloop.runner.loop import RunnerOptions, run
     from edgeloop.tuning.recovery import parse_steps
@@ -246,9 +247,6 @@ def usage(experiment: str | None, store: str | None, as_json: bool) -> None:
 
     Example: edgeloop usage --json
     """
-    from edgeloop.cli.output import plural, print_json
-    from edgeloop.cli.tables import TableColumn, listing
-    from edgeloop.cli.terminal import say_empty
     from edgeloop.runner.usage import utilisation
 
     with opened(store, experiment) as workspace:
@@ -302,10 +300,6 @@ def steady(
 
     Example: edgeloop steady --threshold 5 --reset
     """
-    from edgeloop.cli.output import plural, print_json
-    from edgeloop.cli.tables import TableColumn, listing
-    from edgeloop.cli.terminal import no_models, say_empty
-
     with opened(store, experiment) as workspace:
         everything = workspace.find(())
         rows = [r for r in everything if _spread(r.values.get("stdev")) > threshold]
@@ -336,8 +330,6 @@ _JSON_STATES = ("done", "failed", "released", "note", "drained")
 
 
 def _ended(totals: RunTotals) -> str:
-    from edgeloop.cli.output import plural
-
     failed = f", {totals.failed} failed" if totals.failed else ""
     released = f", {totals.released} given back" if totals.released else ""
     unreachable = f", {totals.unreachable} out of reach" if totals.unreachable else ""
@@ -402,7 +394,6 @@ def _screen() -> Iterator[Callable[[RunnerEvent], None]]:
 
 def _print_report(report: RunnerEvent, echo: Callable[[str], None]) -> None:
     from edgeloop._util.redact import redact
-    from edgeloop.cli.output import printable
 
     text = printable(redact(report.text))
     if not report.model:

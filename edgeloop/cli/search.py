@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeloop.cli.context import common_options, load_settings, say_project
+from edgeloop._util.values import plural
+from edgeloop.cli.app import common_options, load_settings, say_project
+from edgeloop.cli.terminal import Screen, StepBar, TableColumn, listing, print_json, shown, step_bar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from edgeloop.cli.terminal import StepBar
     from edgeloop.jobs.spec import JobSpec
     from edgeloop.search.campaign import Search, SearchResult
     from edgeloop.search.config import SearchConfig
@@ -70,8 +71,6 @@ def search(
 
     Example: edgeloop search laptop.yaml search.budget=24
     """
-    from edgeloop.cli.output import print_json
-    from edgeloop.cli.terminal import step_bar
     from edgeloop.search.campaign import Search, search_settings
     from edgeloop.search.remote import search_job
 
@@ -134,9 +133,6 @@ def train_pareto(
 
     Example: edgeloop train-pareto laptop --epochs 30 --compute cluster
     """
-    from edgeloop.cli.output import print_json
-    from edgeloop.cli.tables import TableColumn, listing
-    from edgeloop.cli.terminal import step_bar
     from edgeloop.search.campaign import search_folder, search_settings
     from edgeloop.search.training import front_in, retrain, summary, trainer_of
     from edgeloop.workspace import Workspace
@@ -228,7 +224,6 @@ def _kept_config(name: str) -> tuple[SearchConfig, Path | None]:
 
 
 def _say_plan(config: SearchConfig, settings: Settings, as_json: bool) -> None:
-    from edgeloop.cli.output import print_json
     from edgeloop.search.base import device_of, value_of
     from edgeloop.search.campaign import search_folder
     from edgeloop.search.evaluators.screening import check_devices
@@ -312,7 +307,6 @@ def _values(event: Event, config: SearchConfig) -> str:
 
 
 def _say_outcome(config: SearchConfig, outcome: SearchResult) -> None:
-    from edgeloop.cli.output import shown
     from edgeloop.search.reading import read_search
 
     say_search(read_search(outcome.folder))
@@ -400,7 +394,6 @@ def searches(name: str | None, as_json: bool) -> None:
 
     Example: edgeloop searches laptop
     """
-    from edgeloop.cli.output import print_json
     from edgeloop.errors import BadInput
     from edgeloop.search.reading import read_search
     from edgeloop.search.storage import find_search, found_searches
@@ -532,7 +525,6 @@ def _counts(seen: SeenSearch) -> list[str]:
 
 
 def _front_table(seen: SeenSearch, shown: tuple[SeenCandidate, ...]) -> str:
-    from edgeloop.cli.tables import listing
     from edgeloop.models.columns import interval_heading, latency_interval
     from edgeloop.search.base import columns_of
 
@@ -551,8 +543,6 @@ def _front_table(seen: SeenSearch, shown: tuple[SeenCandidate, ...]) -> str:
 def _chip_table(seen: SeenSearch, shown: tuple[SeenCandidate, ...]) -> str:
     """All that are on the front of a chip. Chips are letters, which the lines below explain, and a
     star marks those whose front it is on; many chips have no room for their latencies."""
-    from edgeloop.cli.tables import Screen, listing
-
     letters = {front.name: _letter(place) for place, front in enumerate(seen.fronts)}
     values = list(dict.fromkeys(o.value for o in seen.objectives if o.device))
     headings = ["architecture"]
@@ -621,9 +611,6 @@ def _letter(place: int) -> str:
 
 
 def _say_searches(found: list[SeenSearch]) -> None:
-    from edgeloop.cli.output import plural
-    from edgeloop.cli.tables import TableColumn, listing
-
     if not found:
         click.echo(_NO_SEARCH)
         return

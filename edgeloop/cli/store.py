@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeloop.cli.context import all_experiments_options, load_settings, opened
+from edgeloop._util.values import plural
+from edgeloop.cli.app import all_experiments_options, load_settings, opened
+from edgeloop.cli.terminal import TableColumn, listing, print_json, printable, shown
 
 if TYPE_CHECKING:
     from edgeloop.operate.integrity import Saved, StoreHealth
@@ -47,7 +49,6 @@ def check(content: bool, experiment: str | None, store: str | None, as_json: boo
 
     Example: edgeloop store check --content --store sqlite:/srv/models
     """
-    from edgeloop.cli.output import print_json
     from edgeloop.operate.integrity import check_store
 
     with opened(store, experiment) as workspace, _progress("Checking") as progress:
@@ -97,8 +98,6 @@ def repair(
 
     Example: edgeloop store repair --to saved
     """
-    from edgeloop.cli.output import print_json
-
     if rows_only and to is None:
         raise click.UsageError("--rows-only goes with --to.")
     if set_aside and to is not None:
@@ -115,7 +114,6 @@ def repair(
 
 
 def _mend(workspace: Workspace, sets_aside: bool, experiment: str | None) -> dict[str, object]:
-    from edgeloop.cli.output import plural
     from edgeloop.operate.integrity import check_store, mend, set_aside
 
     with _progress("Checking") as progress:
@@ -138,7 +136,6 @@ def _save(
     workspace: Workspace, to: str, with_files: bool, experiment: str | None
 ) -> dict[str, object]:
     from edgeloop._util.values import size_text
-    from edgeloop.cli.output import plural
     from edgeloop.operate.integrity import save, write_lost
     from edgeloop.store import open_store, parse_location
 
@@ -175,8 +172,6 @@ def _file_of_rows() -> Path:
 
 def _show(health: StoreHealth, workspace: Workspace, content: bool) -> None:
     from edgeloop._util.values import size_text
-    from edgeloop.cli.output import plural, shown
-    from edgeloop.cli.tables import TableColumn, listing
 
     what = f"{plural(health.models, 'model')} and {plural(health.files, 'file')}"
     hashed = f", {plural(health.hashed, 'file')} by content" if content else ""
@@ -250,7 +245,6 @@ def scan(
 
     Example: curl -s http://127.0.0.1:8080/api/jobs | edgeloop secrets scan -
     """
-    from edgeloop.cli.output import print_json, printable
     from edgeloop.errors import EdgeloopError
     from edgeloop.operate.secrets import SecretScan, known_secrets
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeloop.cli.context import dataset_folder, load_settings
+from edgeloop.cli.app import dataset_folder, load_settings
+from edgeloop.cli.terminal import KEPT, StepBar, kept, print_json, shown, step_bar
 
 if TYPE_CHECKING:
-    from edgeloop.cli.terminal import StepBar
     from edgeloop.search.nets.architecture import Architecture
     from edgeloop.search.nets.plan import ProgressReport, TrainingPlan, TrainingProgress
 
@@ -173,7 +173,6 @@ def export(
 
     Example: edgeloop export arch.json -o net.onnx --weights trained/checkpoint.pt
     """
-    from edgeloop.cli.output import print_json
     from edgeloop.search.nets.checkpoint import load_weights
     from edgeloop.search.nets.export import export_onnx
     from edgeloop.search.nets.spaces import build
@@ -235,8 +234,6 @@ def _train(
     resume: bool,
     as_json: bool,
 ) -> None:
-    from edgeloop.cli.output import print_json, shown
-    from edgeloop.cli.terminal import KEPT, kept, step_bar
     from edgeloop.paths import outputs
     from edgeloop.search.nets.train import train as train_net
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgeloop.cli.context import (
+from edgeloop._util.values import plural
+from edgeloop.cli.app import (
     ExistingPath,
     ModelFileType,
     PrecisionType,
@@ -26,6 +27,16 @@ from edgeloop.cli.context import (
     shape_option,
 )
 from edgeloop.cli.runner import dataset_option
+from edgeloop.cli.terminal import (
+    count_bar,
+    listing,
+    one_line,
+    print_json,
+    printable,
+    shown,
+    step_bar,
+    waiting,
+)
 
 if TYPE_CHECKING:
     from edgeloop.platforms import Device, LayerCost, LayerCosts, Precision, PrecisionPlan
@@ -180,7 +191,6 @@ def gate(
         report = refused_report(net.name, name, str(error))
     except EdgeloopError as error:
         from edgeloop._util.redact import redact
-        from edgeloop.cli.output import one_line
 
         click.echo(one_line(redact(f"edgeloop: {error}")), err=True)
         raise SystemExit(_UNUSABLE) from None
@@ -224,7 +234,6 @@ def _options(
 
 
 def _figures(net: Path, options: GateOptions, settings: Settings, device: str) -> GateFigures:
-    from edgeloop.cli.terminal import waiting
     from edgeloop.runner.gate import measure_model
 
     with waiting("quantizing, compiling and scoring"):
@@ -243,7 +252,6 @@ def _written(made: Baseline, path: Path) -> str:
 
 def _print(report: GateReport, markdown: Path | None, as_json: bool) -> None:
     from edgeloop._util.files import write_atomic
-    from edgeloop.cli.output import print_json
 
     if as_json:
         print_json([report.to_fields()])
@@ -258,9 +266,6 @@ def _print(report: GateReport, markdown: Path | None, as_json: bool) -> None:
 
 
 def _print_table(report: GateReport) -> None:
-    from edgeloop.cli.output import printable
-    from edgeloop.cli.tables import listing
-
     cells = [
         (check.name, check.baseline, check.now, check.change_text, check.allowed, check.verdict)
         for check in report.checks
@@ -315,8 +320,6 @@ def compare(
 
     Example: edgeloop compare calm-heron --dataset faces --images 40
     """
-    from edgeloop.cli.output import print_json
-    from edgeloop.cli.terminal import step_bar
     from edgeloop.runner.compare import compare_model
 
     with opened(store, experiment) as workspace:
@@ -340,8 +343,6 @@ _AGAINST_FLOAT = ("Δ to float [95 %]", "agreement")
 
 def _print_comparison(comparison: Comparison) -> None:
     from edgeloop._util.values import size_text
-    from edgeloop.cli.output import printable
-    from edgeloop.cli.tables import listing
 
     cells = [
         [*_compare_figures(variant), size_text(variant.size), variant.latency]
@@ -431,7 +432,6 @@ def _is_file_name(net: str) -> bool:
 
 
 def _fetched(net: str, store: str | None, experiment: str | None, folder: Path) -> Net:
-    from edgeloop.cli.context import opened
     from edgeloop.runner.compare import fetched
 
     with opened(store, experiment) as workspace:
@@ -510,8 +510,6 @@ def layers(
     """
     from contextlib import closing
 
-    from edgeloop.cli.output import print_json
-    from edgeloop.cli.terminal import count_bar
     from edgeloop.errors import BadInput
     from edgeloop.platforms import AttributesLatency, open_device
     from edgeloop.settings import cache_folder
@@ -543,9 +541,6 @@ def _model(net: Net, device: Device) -> Path:
 
 def _lines(name: str, costs: LayerCosts, top: int) -> Iterator[str]:
     import textwrap
-
-    from edgeloop.cli.output import plural, printable
-    from edgeloop.cli.tables import listing
 
     least = "≥ " if costs.missing_ops else ""
     about = ", ".join(_about(costs))
@@ -678,8 +673,6 @@ def advise(
 
     Example: edgeloop advise net.onnx --apply better.onnx
     """
-    from edgeloop.cli.output import print_json
-    from edgeloop.cli.terminal import count_bar
     from edgeloop.tuning.advice import AdviceOptions, advise_model
 
     with (
@@ -699,8 +692,6 @@ def advise(
 
 
 def _advise_lines(name: str, found: Advice) -> Iterator[str]:
-    from edgeloop.cli.output import plural, printable
-
     compiles = plural(found.compiles, "new compile")
     least = "≥ " if found.before and found.before.missing_ops else ""
     about = f"{least}{_advise_time(found.before_ms)}, an estimate ({compiles})"
@@ -740,8 +731,6 @@ def _total(found: Advice) -> str:
 
 
 def _table(rewrites: tuple[AdvisedRewrite, ...]) -> str:
-    from edgeloop.cli.tables import listing
-
     headings = ("rewrite", "layers", "estimate", "gain")
     cells = [
         (
@@ -807,8 +796,6 @@ def _equality(found: Advice) -> str:
 
 
 def _applied(found: Advice, target: Path) -> str:
-    from edgeloop.cli.output import shown
-
     if found.written is None:
         return f"\n{shown(str(target))} was not written: there is nothing to apply"
     return f"\nwrote {shown(str(target))}: read, compared and estimated again"
@@ -904,7 +891,6 @@ def precision(
     Example: edgeloop precision net.onnx --device htp:qcs8550 --inputs images
     """
     from edgeloop._util.files import sha256_of
-    from edgeloop.cli.output import print_json, shown
     from edgeloop.tuning.precision import PrecisionOptions, choose_point, tune_precision
 
     if sum(option is not None for option in (choose, budget_ms, within)) > 1:
@@ -973,9 +959,6 @@ def _progress() -> Iterator[Progress]:
 def _precision_lines(report: PrecisionReport, chosen: PrecisionPoint) -> Iterator[str]:
     import textwrap
 
-    from edgeloop.cli.output import printable
-    from edgeloop.cli.tables import listing
-
     metric = report.metric
     yield f"{printable(report.model)} on {report.device}, {_images(report)}; latency is estimated"
     headings = ("", "plan", "latency", "SQNR", *((metric, f"{metric} − float") if metric else ()))
@@ -1027,8 +1010,6 @@ def _most(report: PrecisionReport) -> list[TensorSensitivity]:
 
 
 def _tensor(one: TensorSensitivity) -> tuple[str, ...]:
-    from edgeloop.cli.output import printable
-
     name = printable(one.tensor.name)
     if len(name) > _NAME_WIDTH:
         name = f"…{name[1 - _NAME_WIDTH :]}"

@@ -59,7 +59,7 @@ def test_a_command_imports_no_module_of_another():
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     loaded = ast.literal_eval(done.stdout.splitlines()[-1])
-    assert sorted(loaded) == ["edgeloop.cli.app", "edgeloop.cli.context", "edgeloop.cli.status"]
+    assert sorted(loaded) == ["edgeloop.cli.app", "edgeloop.cli.status", "edgeloop.cli.terminal"]
 
 
 def test_the_sections_are_shown_in_their_order():

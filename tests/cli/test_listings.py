@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edgeloop import Workspace
-from edgeloop.cli.tables import Screen, TableColumn, fit, shortened
+from edgeloop.cli.terminal import Screen, TableColumn, fit, shortened
 from edgeloop.jobs.records import RunRecords
 from edgeloop.models.runners import RunnerDevice, RunnerEntry, columns_of
 from edgeloop.node.datasets import Datasets

@@ -10,7 +10,7 @@ import pytest
 
 from edgeloop import Workspace
 from edgeloop._util.system import unmounted_above
-from edgeloop.cli.context import dataset_folder
+from edgeloop.cli.app import dataset_folder
 from edgeloop.settings import Settings
 from tests.cli.running import Finished, run_main
 from tests.nets import save_tiny

@@ -9,8 +9,7 @@ import pytest
 
 from edgeloop import Workspace
 from edgeloop.cli.devices import machine_table
-from edgeloop.cli.tables import Screen, TableColumn, fit, shortened, totals
-from edgeloop.cli.terminal import step_bar
+from edgeloop.cli.terminal import Screen, TableColumn, fit, shortened, step_bar, totals
 from edgeloop.runner.machines import MachineLine
 from tests.cli.conftest import Edgeloop
 from tests.cli.terminals import Terminal

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from edgeloop.cli import models as commands
-from edgeloop.cli.tables import Screen, in_order, known_columns, model_table
+from edgeloop.cli.status import in_order, known_columns, model_table
+from edgeloop.cli.terminal import Screen
 from edgeloop.errors import BadInput
 from edgeloop.models.catalog import Catalog
 from edgeloop.models.columns import LARGEST_PRIORITY, check_priority, column_named
