@@ -2,7 +2,7 @@
 
     python scripts/chart_files.py
 
-tests/fleet/kubernetes fails when somebody changed a key and forgot this.
+tests/fleet/kubernetes fails when a key was changed and the files were not written again.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from edgeloop.operate.fleet.kubernetes.values import KubernetesValues
+from edgeloop.operate.fleet.kubernetes import KubernetesValues
 
 CHART = Path(__file__).parents[1] / "deploy/chart"
 WIDTH = 110
 TOP = """\
-# Made by scripts/chart_files.py from edgeloop/operate/fleet/kubernetes/values.py: change it there.
+# Made by scripts/chart_files.py from edgeloop/operate/fleet/kubernetes.py: change it there.
 # The same keys may stand under `fleet: {kubernetes: …}` in edgeloop.yaml: `edgeloop fleet manifest`
 # renders the same objects without Helm.
 """

@@ -64,7 +64,7 @@ def manifest(
     """
     import json
 
-    from edgeloop.operate.fleet.kubernetes.manifest import fleet_manifest, manifest_text
+    from edgeloop.operate.fleet.kubernetes import fleet_manifest, manifest_text
 
     settings = load_settings(store=store, experiment=experiment)
     objects = fleet_manifest(settings, overrides, file, name=name, namespace=namespace)

@@ -1,5 +1,5 @@
-"""The Helm chart, rendered by Helm itself, against the schemas of Kubernetes and of KEDA, against
-our rules, and against what `edgeloop fleet manifest` makes without Helm."""
+"""The Helm chart, rendered by Helm itself and by `edgeloop fleet manifest`: both give the same
+objects, and the schemas of Kubernetes and KEDA and the rules of their servers accept them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ import pytest
 import yaml
 
 from edgeloop import __version__
-from edgeloop.operate.fleet.kubernetes.manifest import manifest_text
-from edgeloop.operate.fleet.kubernetes.objects import Release, fleet_objects
-from edgeloop.operate.fleet.kubernetes.rules import object_problems
-from edgeloop.operate.fleet.kubernetes.values import KubernetesValues
+from edgeloop.errors import BadSetting
+from edgeloop.operate.fleet.kubernetes import KubernetesValues, fleet_objects, manifest_text
 from tests.fleet.kubernetes.cases import CASES
 from tests.fleet.kubernetes.cluster import CHART, ROOT, documents, helm, schema_problems
+from tests.fleet.kubernetes.rules import object_problems
 
 pytestmark = pytest.mark.server  # Node, and KEDA's validators of `make setup`
 
@@ -90,7 +89,7 @@ def rendered() -> dict[str, Any]:
 
 
 def made(values: dict[str, Any], name: str = NAME) -> list[dict[str, Any]]:
-    return fleet_objects(Release(KubernetesValues.model_validate(values), name, NAMESPACE))
+    return fleet_objects(KubernetesValues.model_validate(values), name, NAMESPACE)
 
 
 def by_name(objects: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
@@ -112,8 +111,9 @@ def test_helm_and_the_manifest_make_the_same_objects(rendered: dict[str, Any], c
 def test_long_experiments_have_the_same_short_names(rendered: dict[str, Any]):
     values = {"experiments": [{"name": "a" * 40}]}
     assert by_name(documents(rendered["long"])) == by_name(made(values, "short"))
-    assert "choose a shorter release name" in rendered["too long"]
-    assert "shorter name" in "".join(object_problems(made(values, "a-release-of-20-chars")))
+    assert "choose a shorter name" in rendered["too long"]
+    with pytest.raises(BadSetting, match="choose a shorter name"):
+        made(values, "a-release-of-20-chars")
 
 
 def test_kubernetes_keda_and_our_rules_accept_every_object(rendered: dict[str, Any]):
@@ -133,8 +133,8 @@ def test_wrong_values_are_refused_with_the_reason(rendered: dict[str, Any], case
     assert isinstance(rendered[case], str), "Helm rendered it"
     assert reason in rendered[case]
     if case not in ("a removed key",):  # null means the default in edgeloop.yaml
-        with pytest.raises(ValueError, match=reason.partition(" ")[0]) as raised:
-            KubernetesValues.model_validate(values)
+        with pytest.raises((ValueError, BadSetting), match=reason.partition(" ")[0]) as raised:
+            made(values)
         assert ENDS_AT_ONCE not in reason or reason in str(raised.value)
 
 

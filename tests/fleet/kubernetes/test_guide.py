@@ -12,14 +12,12 @@ from typing import Any
 import pytest
 import yaml
 
-from edgeloop.operate.fleet.kubernetes.manifest import fleet_manifest
-from edgeloop.operate.fleet.kubernetes.objects import Release, fleet_objects
-from edgeloop.operate.fleet.kubernetes.rules import object_problems
-from edgeloop.operate.fleet.kubernetes.values import KubernetesValues
+from edgeloop.operate.fleet.kubernetes import KubernetesValues, fleet_manifest, fleet_objects
 from edgeloop.settings import Settings
 from edgeloop.testing.models import save_classification_model
 from tests.cli.running import run_command
 from tests.fleet.kubernetes.cluster import ROOT, schema_problems
+from tests.fleet.kubernetes.rules import object_problems
 
 pytestmark = pytest.mark.server  # Node, and KEDA's validators of `make setup`
 
@@ -37,7 +35,7 @@ def objects_of(kind: str, text: str, folder: Path) -> list[dict[str, Any]]:
     folder.mkdir()
     if kind == "values":
         values = KubernetesValues.model_validate(yaml.safe_load(text))
-        return fleet_objects(Release(values, "edgeloop", "edgeloop"))
+        return fleet_objects(values, "edgeloop", "edgeloop")
     (folder / "edgeloop.yaml").write_text(text)
     return fleet_manifest(Settings.load(folder, {}))
 
@@ -83,7 +81,7 @@ def test_a_dataset_is_pulled_into_a_folder_that_is_mounted(tmp_path: Path):
     work.mkdir()
     (work / "edgeloop.yaml").write_text("{}\n")
     values = KubernetesValues.model_validate({"dataset": {"pull": "faces@1"}})
-    objects = fleet_objects(Release(values, "edgeloop", "edgeloop"))
+    objects = fleet_objects(values, "edgeloop", "edgeloop")
     job = next(item for item in objects if item["kind"] == "ScaledJob")["spec"]["jobTargetRef"]
     (init,) = job["template"]["spec"]["initContainers"]
     arguments = [str(mounted) if word == "/data" else word for word in init["args"]]

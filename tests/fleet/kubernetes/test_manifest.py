@@ -13,9 +13,12 @@ from click.testing import CliRunner
 
 from edgeloop.cli.app import app
 from edgeloop.errors import BadSetting
-from edgeloop.operate.fleet.kubernetes.manifest import fleet_manifest, fleet_values
-from edgeloop.operate.fleet.kubernetes.objects import Release, fleet_objects
-from edgeloop.operate.fleet.kubernetes.values import KubernetesValues
+from edgeloop.operate.fleet.kubernetes import (
+    KubernetesValues,
+    fleet_manifest,
+    fleet_objects,
+    fleet_values,
+)
 from edgeloop.settings import Settings
 from tests.fleet.kubernetes.cases import CASES
 
@@ -137,15 +140,9 @@ def test_the_command_prints_the_same_every_time(tmp_path: Path, monkeypatch: pyt
         (["store.create.A=b"], "store.create would put a secret into the manifest"),
         (["store.url=postgresql://u:p@h/d"], "holds a password or a key"),
         (["settings.store=postgresql://u:p@h/d"], "settings holds a password or a key"),
-        (["image.repository=No Image"], "is not an image"),
-        (["runner.tolerations=[{kee: spot}]"], "a toleration has an unknown key 'kee'"),
-        (["runner.tolerations=[{operator: Exists, value: x}]"], "cannot have a value"),
-        (["runner.env=[{name: EDGELOOP_NODE, value: me}]"], "'EDGELOOP_NODE' twice"),
-        (["runner.env=[{name: A, value: 1}]"], "the variable A must be a text, not 1"),
-        (["runner.resources.requests.cpu=many"], "requests.cpu cannot be 'many'"),
-        (["runner.workSize=lots"], "sizeLimit cannot be 'lots'"),
-        (["runner.podLabels.team=a b"], "team cannot be 'a b'"),
-        (["networkPolicy.storeCidrs=[10.0.0.1]"], "'10.0.0.1' is not a range of addresses"),
+        (["image.repository=No Image"], "must be the name of an image"),
+        (["runner.workSize=lots"], "runner.workSize must be a size such as 20Gi or 500Mi"),
+        (["networkPolicy.storeCidrs=[10.0.0.1]"], "must be a range of addresses"),
         (["runner.maxUnavailable=half", "runner.mode=deployment"], "a number or a percentage"),
         (["nonsense"], "is not a valid override: write key=value"),
     ],
@@ -178,9 +175,9 @@ def test_a_folder_of_this_machine_is_no_dataset_of_a_pod(tmp_path: Path):
 @pytest.mark.parametrize("case", CASES)
 def test_every_container_runs_a_command_that_exists(case: str):
     """Each option is one that this version of Edgeloop has."""
-    release = Release(KubernetesValues.model_validate(CASES[case]), "edgeloop", "fleet")
+    values = KubernetesValues.model_validate(CASES[case])
     lines = []
-    for item in fleet_objects(release):
+    for item in fleet_objects(values, "edgeloop", "fleet"):
         spec = item.get("spec", {})
         pod = spec.get("jobTargetRef", spec).get("template", {}).get("spec", {})
         for container in [*pod.get("initContainers", []), *pod.get("containers", [])]:

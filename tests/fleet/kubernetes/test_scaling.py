@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -10,8 +11,7 @@ import psycopg
 from starlette.testclient import TestClient
 
 from edgeloop.operate.fleet.demand import read_waiting_work
-from edgeloop.operate.fleet.kubernetes.objects import ON_DEVICE, ON_LINUX, Release, fleet_objects
-from edgeloop.operate.fleet.kubernetes.values import KubernetesValues
+from edgeloop.operate.fleet.kubernetes import KubernetesValues, fleet_objects
 from edgeloop.settings import Settings
 from edgeloop.testing.models import save_classification_model
 from edgeloop.view.portal.app import create_app
@@ -26,8 +26,8 @@ CHIP = "htp:snapdragon-888"
 
 def triggers(experiment: str, **runner: Any) -> list[dict[str, Any]]:
     values = {"runner": runner, "experiments": [{"name": experiment}]}
-    release = Release(KubernetesValues.model_validate(values), "edgeloop", "fleet")
-    scaled = [item for item in fleet_objects(release) if item["kind"].startswith("Scaled")]
+    objects = fleet_objects(KubernetesValues.model_validate(values), "edgeloop", "fleet")
+    scaled = [item for item in objects if item["kind"].startswith("Scaled")]
     found: list[dict[str, Any]] = scaled[0]["spec"]["triggers"]
     return found
 
@@ -84,8 +84,10 @@ def test_the_database_answers_what_the_portal_would(postgres: Postgres, tmp_path
         wanted = fill(workspace, tmp_path)
         assert (wanted["linux"], wanted["device"], wanted[CHIP]) == (6, 1, 3)
         needs = {stage.capability for stage in workspace.plan.stages}
-        assert needs == {*ON_LINUX, *ON_DEVICE}, "hints of a kind that the query does not know"
         scaler = {"type": "postgresql"}
+        (trigger,) = triggers("My_Nets", scaler=scaler, capabilities=["linux", "device"])
+        asked = set(re.findall(r"key, '([a-z-]+)\|'", trigger["metadata"]["query"]))
+        assert needs == asked, "hints of a kind that the query does not know"
         for runner, names in (
             ({}, ["linux"]),
             ({"device": CHIP}, ["linux", "device", CHIP]),

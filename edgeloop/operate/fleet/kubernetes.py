@@ -1,25 +1,169 @@
-"""What a fleet on Kubernetes is told: the values of the Helm chart, and `fleet.kubernetes` of
-`edgeloop.yaml`.
+"""A fleet on Kubernetes: `edgeloop fleet manifest`, from the settings of a project to YAML for
+`kubectl apply`.
 
-Both have the same keys, so that a part of one file can be moved to the other. The chart's
-`values.yaml` and `values.schema.json` are made from these models by `scripts/chart_files.py`.
+The objects are described once, by the templates of the Helm chart in `chart/`, which `helm.py`
+renders here without Helm. The models below are the chart's values, and the section
+`fleet.kubernetes` of `edgeloop.yaml`: both have the same keys, so that a part of one file can be
+moved to the other. The chart's `values.yaml` and `values.schema.json` are generated from them by
+`scripts/chart_files.py`. Checks that concern several values are in the chart itself, in
+`templates/_checks.tpl`.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import json
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema, field_validator
 from pydantic.alias_generators import to_camel
 
 from edgeloop._util.redact import redact
-from edgeloop._util.schema import Section, key
-from edgeloop._util.values import Reads, mapping, matching
-from edgeloop.errors import BadName
+from edgeloop._util.schema import Section, key, validated, with_overrides
+from edgeloop._util.values import Reads, mapping, matching, shown
+from edgeloop._util.yaml import Origin, read_document
+from edgeloop.errors import BadName, BadSetting
 from edgeloop.models.columns import check_experiment_name
+from edgeloop.operate.fleet.control import carried_settings
+from edgeloop.operate.fleet.helm import render_chart
+from edgeloop.operate.fleet.spec import FleetSpec, read_spec
+from edgeloop.operate.fleet.start import is_folder
+from edgeloop.settings import Settings
+
+CHART = Path(__file__).with_name("chart")
+GRACE_MARGIN_S = 15  # between the end of a stage's grace and SIGKILL, as in templates/_pods.tpl
+_WHERE = "fleet.kubernetes"
+_EXAMPLE = "runner.maxReplicas=50"
+_RELEASE = r"[a-z]([-a-z0-9]{0,51}[a-z0-9])?"  # as Helm demands
+_NAMESPACE = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+
+
+def fleet_manifest(
+    settings: Settings,
+    words: Sequence[str] = (),
+    file: Path | None = None,
+    *,
+    name: str = "edgeloop",
+    namespace: str = "edgeloop",
+) -> list[Plain]:
+    """Return the objects of a fleet.
+
+    Args:
+        settings: The project; its `fleet` section, with the section `kubernetes` in it.
+        words: `key=value` overrides of single values.
+        file: A file of values for the Helm chart. It wins over the settings.
+        name: Prefix of the names of all objects: the release's name in Helm.
+        namespace: The namespace of the objects.
+
+    Raises:
+        BadSetting: A value is wrong, or two contradict each other.
+    """
+    if not re.fullmatch(_RELEASE, name):
+        reason = f"its name must have small letters, digits and '-', and not be {shown(name)}"
+        raise BadSetting(where="the manifest", reason=reason)
+    if not re.fullmatch(_NAMESPACE, namespace):
+        raise BadSetting(where="the manifest", reason=f"{shown(namespace)} is not a namespace")
+    values = fleet_values(settings, words, file)
+    if values.store.create or values.portal.token:
+        key_name = "store.create" if values.store.create else "portal.token"
+        reason = f"{key_name} would put a secret into the manifest: create the Secret with kubectl"
+        raise BadSetting(where=_WHERE, reason=f"{reason}, and name it")
+    return fleet_objects(values, name, namespace)
+
+
+def fleet_objects(values: KubernetesValues, name: str, namespace: str) -> list[Plain]:
+    """Render the chart. Raises BadSetting where the values contradict each other."""
+    plain = values.model_dump(by_alias=True)
+    # A key that an experiment leaves out is as in `runner`, so it must stay left out.
+    plain["experiments"] = [
+        experiment.model_dump(by_alias=True, exclude_unset=True)
+        for experiment in values.experiments
+    ]
+    release = {"Name": name, "Namespace": namespace, "Service": "edgeloop"}
+    return render_chart(CHART, plain, release)
+
+
+def fleet_values(
+    settings: Settings, words: Sequence[str] = (), file: Path | None = None
+) -> KubernetesValues:
+    """What `fleet` says about any fleet, then `fleet.kubernetes`, then the file, then the words."""
+    spec = read_spec(settings.fleet)
+    origin = Origin(_WHERE, BadSetting)
+    document = _merged(_of_any_fleet(spec, settings), spec.kubernetes)
+    if file is not None:
+        written, origin = read_document(file, BadSetting)
+        if not isinstance(written, Mapping | None):
+            raise origin.at((), "must hold 'key: value' lines")
+        document = _merged(document, written or {})
+    document, origin = with_overrides(KubernetesValues, document, words, origin, example=_EXAMPLE)
+    runner = document.get("runner")
+    # Jobs end when nothing is left, so only a Deployment can keep the least of any other fleet.
+    if isinstance(runner, dict) and runner.get("mode") == "deployment":
+        runner.setdefault("minReplicas", spec.runners.least)
+    return validated(KubernetesValues, document, origin)
+
+
+def manifest_text(objects: Sequence[Plain]) -> str:
+    """As YAML documents, the same text for the same objects."""
+    import yaml
+
+    plain = json.loads(json.dumps(objects))  # no anchors for parts that two objects share
+    return yaml.safe_dump_all(
+        plain, sort_keys=False, explicit_start=True, allow_unicode=True, width=120
+    )
+
+
+def _of_any_fleet(spec: FleetSpec, settings: Settings) -> Plain:
+    """Keys of `fleet` that have the same meaning on every engine."""
+    given = spec.model_fields_set
+    runner: Plain = {}
+    if "runners" in given:
+        runner["maxReplicas"] = spec.runners.most
+    if "cpus" in given:
+        runner |= {"cpus": spec.cpus, "resources": {"requests": {"cpu": str(spec.cpus)}}}
+    if "grace" in given:
+        runner["graceSeconds"] = math.ceil(spec.grace) + GRACE_MARGIN_S
+    # Boards are outside of the cluster.
+    devices = [device for device in spec.devices if not device.startswith("adb")]
+    if len(devices) > 1:
+        reason = "a runner on Kubernetes has one device: use an experiment for each"
+        raise BadSetting(where="fleet.devices", reason=reason)
+    if devices:
+        runner["device"] = devices[0]
+    words = [*(["--task", spec.task] if spec.task else []), *spec.options]
+    if words:
+        runner["args"] = words
+    if is_folder(spec.dataset) and not spec.kubernetes.get("dataset"):
+        reason = f"pods have no folder {spec.dataset}: set {_WHERE}.dataset to a claim"
+        raise BadSetting(where="fleet.dataset", reason=reason)
+    pull = {} if is_folder(spec.dataset) or not spec.dataset else {"pull": spec.dataset}
+    return {
+        "settings": carried_settings(settings),
+        "runner": runner,
+        "dataset": pull,
+        "experiments": [
+            {"name": name, **({"maxReplicas": share.quota} if share.quota else {})}
+            for name, share in spec.experiments.items()
+        ]
+        or [{"name": settings.experiment}],
+    }
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> Plain:
+    """As Helm merges values: mappings key by key, everything else as a whole."""
+    merged = dict(below)
+    for name, value in above.items():
+        under = merged.get(str(name))
+        is_deep = isinstance(under, Mapping) and isinstance(value, Mapping)
+        merged[str(name)] = _merged(under, value) if is_deep else value  # type: ignore[arg-type]
+    return merged
+
+
+# The values of the chart.
 
 Natural = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
@@ -30,9 +174,6 @@ KubernetesName = Annotated[
     str,
     matching(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)?", "small letters, digits, '-' and '.'"),
 ]
-_PASSWORD = re.compile(r"^\w+://[^:/@\s]*:[^/@\s]+@|(?i:AccountKey|SharedAccessSignature|sig)=")
-GRACE_MARGIN_S = 15
-TOKEN_LENGTH = 16
 
 
 def _experiment(value: object) -> str:
@@ -42,38 +183,49 @@ def _experiment(value: object) -> str:
         raise ValueError(f"is not a name: {error}") from None
 
 
-def _public_url(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError("must be a text")
-    if _PASSWORD.search(value):
-        raise ValueError("holds a password or a key: put it into a Secret and name that in secret")
-    return value
-
-
-def _merged(default: Plain) -> Reads:
-    """What is written replaces single keys of the default, as in Helm; null removes one."""
+def _with_default(default: Plain) -> Reads:
+    """Keys that are written replace those of the default one by one; null removes one."""
 
     def read(value: object) -> Plain:
-        return _merge(default, mapping(value))
+        return _without_null(_merged(default, mapping(value)))
 
     return Reads(read, {"type": "object", "additionalProperties": True})
 
 
-def _merge(default: Plain, written: Plain) -> Plain:
-    merged = {
-        name: _merge(default[name], value)
-        if isinstance(value, dict) and isinstance(default.get(name), dict)
-        else value
-        for name, value in {**default, **written}.items()
+def _without_null(value: Plain) -> Plain:
+    return {
+        name: _without_null(item) if isinstance(item, dict) else item
+        for name, item in value.items()
+        if item is not None
     }
-    return {name: value for name, value in merged.items() if value is not None}
+
+
+def _cidr(text: str) -> str:
+    try:
+        ipaddress.ip_network(text if "/" in text else "")  # one address is written with its length
+    except ValueError:
+        reason = f"must be a range of addresses such as 10.0.0.0/8, not {text!r}"
+        raise ValueError(reason) from None
+    return text
+
+
+def _unavailable(value: int | str) -> int | str:
+    if isinstance(value, str) and not re.fullmatch(r"[0-9]{1,2}%|100%", value, re.ASCII):
+        raise ValueError(f"must be a number or a percentage, not {value!r}")
+    return value
 
 
 ExperimentName = Annotated[
     str,
     Reads(_experiment, {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9_-]{2,39}$"}),
 ]
-PublicUrl = Annotated[str, Reads(_public_url, {"type": "string"})]
+ImageName = Annotated[
+    str, matching(r"[A-Za-z0-9][A-Za-z0-9.:/_-]*", "the name of an image, without its tag")
+]
+Quantity = Annotated[
+    str, matching(r"[0-9]+(\.[0-9]+)?([KMGTPE]i?|[mk])?", "a size such as 20Gi or 500Mi")
+]
+Cidr = Annotated[str, AfterValidator(_cidr)]
 _CAPABILITY = r"[A-Za-z0-9][A-Za-z0-9:._-]{0,99}"
 _DEVICE = r"(host|htp:[A-Za-z0-9._-]{1,80})?"
 
@@ -102,13 +254,6 @@ Device = Annotated[
 ]
 
 
-# KEDA would start them anew at every poll.
-_ENDS_AT_ONCE = (
-    "must be 0 in mode job, whose runners end when nothing is left: for runners that stay, set "
-    "mode: deployment"
-)
-
-
 class ChartSection(Section):
     """Keys in the spelling of Helm and Kubernetes: `pullPolicy`."""
 
@@ -118,7 +263,7 @@ class ChartSection(Section):
 class ImageValues(ChartSection):
     """The image of `deploy/docker`, in your registry."""
 
-    repository: str = key("edgeloop", "Where the image is, such as `REGISTRY/edgeloop`.")
+    repository: ImageName = key("edgeloop", "Where the image is, such as `REGISTRY/edgeloop`.")
     tag: str = key("", "Its tag; by default the version of Edgeloop.")
     digest: str = key("", "Its digest, `sha256:…`: the same image for ever, whatever the tag says.")
     pull_policy: Literal["Always", "IfNotPresent", "Never"] = key(
@@ -143,12 +288,12 @@ class StoreValues(ChartSection):
         "Content for the Secret, which is then created. The release holds it too: an existing "
         "Secret is better. `edgeloop fleet manifest` refuses it.",
     )
-    url: PublicUrl = key(
+    url: str = key(
         "",
         "The store's URL where it holds no secret: `azure:https://ACCOUNT.blob.core.windows.net` "
         "with workload identity. It wins over the Secret.",
     )
-    blobs: PublicUrl = key("", "Where a PostgreSQL store has its files, such as `s3://BUCKET`.")
+    blobs: str = key("", "Where a PostgreSQL store has its files, such as `s3://BUCKET`.")
 
 
 class ServiceAccountValues(ChartSection):
@@ -177,13 +322,7 @@ class DatasetValues(ChartSection):
         "A dataset of the store, such as `faces@3`: an init container fetches it with "
         "`edgeloop data pull`.",
     )
-    size: str = key("20Gi", "Limit of the folder that it is fetched into.")
-
-    @model_validator(mode="after")
-    def _one(self) -> DatasetValues:
-        if self.claim and self.pull:
-            raise ValueError("has both claim and pull: give one of them")
-        return self
+    size: Quantity = key("20Gi", "Limit of the folder that it is fetched into.")
 
 
 class SpreadValues(ChartSection):
@@ -275,15 +414,17 @@ class RunnerValues(PlacementValues):
     successful_jobs_history_limit: Natural = key(5, "Finished jobs that KEDA keeps.")
     failed_jobs_history_limit: Natural = key(20, "Failed jobs that KEDA keeps.")
     cooldown_seconds: Natural = key(300, "Deployment: how long without work before runners end.")
-    max_unavailable: int | str = key(
+    max_unavailable: Annotated[int | str, AfterValidator(_unavailable)] = key(
         "25%", "Deployment: how many runners may be evicted at the same time."
     )
-    resources: Annotated[Plain, _merged(RUNNER_RESOURCES)] = key(
+    resources: Annotated[Plain, _with_default(RUNNER_RESOURCES)] = key(
         lambda: RUNNER_RESOURCES,
         "What a container gets. Measured: ResNet-50 needs 0.9 GiB to convert, BEiT-B 3.1 GiB; "
         "see docs/how-to/kubernetes.md.",
     )
-    work_size: str = key("25Gi", "Limit of the working folder; a runner caches 20 GB of files.")
+    work_size: Quantity = key(
+        "25Gi", "Limit of the working folder; a runner caches 20 GB of files."
+    )
     spread: SpreadValues = key(SpreadValues, "How runners spread over nodes.")
     scaler: ScalerValues = key(ScalerValues, "How KEDA learns how much work waits.")
     snpe_claim: KubernetesName = key(
@@ -322,7 +463,7 @@ class PortalValues(PlacementValues):
     )
     allow_changes: bool = key(False, "Whether visitors may reset, delete and prioritise models.")
     port: Port = key(8750, "Port of the Service.")
-    resources: Annotated[Plain, _merged(PORTAL_RESOURCES)] = key(
+    resources: Annotated[Plain, _with_default(PORTAL_RESOURCES)] = key(
         lambda: PORTAL_RESOURCES, "What the container gets."
     )
 
@@ -338,7 +479,7 @@ class NetworkPolicyValues(ChartSection):
     store_ports: list[Port] = key(
         lambda: [443, 5432], "Ports that pods may reach: the store's, and the identity's."
     )
-    store_cidrs: list[str] = key(
+    store_cidrs: list[Cidr] = key(
         lambda: ["0.0.0.0/0", "::/0"], "Addresses that have those ports; narrow them if you can."
     )
     store_namespaces: list[KubernetesName] = key(list, "Namespaces of a store in this cluster.")
@@ -366,36 +507,11 @@ class KubernetesValues(ChartSection):
     portal: PortalValues = key(PortalValues, "The portal, which KEDA asks for waiting work.")
     network_policy: NetworkPolicyValues = key(NetworkPolicyValues, "Who may talk to whom.")
 
-    @model_validator(mode="after")
-    def _agrees(self) -> KubernetesValues:
-        for is_wrong, sentence in self._contradictions():
-            if is_wrong:
-                raise ValueError(sentence)
-        return self
-
-    def _contradictions(self) -> Iterator[tuple[bool, str]]:
-        """The chart refuses the same, in `templates/_checks.tpl`."""
-        store, portal, runner = self.store, self.portal, self.runner
-        text = json.dumps(self.settings, ensure_ascii=False, default=str)
-        yield redact(text) != text, "settings holds a password or a key: put it into store.secret"
-        yield not (store.secret or store.url), "store needs a secret or a url"
-        yield bool(store.create) and not store.secret, "store.create needs a name: store.secret"
-        needs_portal = runner.scaler.type == "metrics-api" and not portal.enabled
-        yield needs_portal, "the scaler metrics-api asks the portal: set portal.enabled to true"
-        no_connection = runner.scaler.type == "postgresql" and not store.secret
-        yield no_connection, "the scaler postgresql needs store.secret, with its connection"
-        no_token = portal.enabled and not portal.token_secret
-        yield no_token, "the portal needs portal.tokenSecret"
-        is_short = bool(portal.token) and len(portal.token) < TOKEN_LENGTH
-        yield is_short, f"portal.token must have {TOKEN_LENGTH} characters or more"
-        is_both = bool(store.create and portal.token) and store.secret == portal.token_secret
-        yield is_both, "store.secret and portal.tokenSecret must be two Secrets to be created"
-        names = [experiment.name for experiment in self.experiments]
-        yield len(set(names)) < len(names), "experiments has one twice"
-        for experiment in self.experiments:
-            least = experiment.min_replicas
-            least = runner.min_replicas if least is None else least
-            ends_at_once = runner.mode == "job" and least > 0
-            yield ends_at_once, f"minReplicas of experiment {experiment.name} {_ENDS_AT_ONCE}"
-            is_empty = least > (experiment.max_replicas or runner.max_replicas)
-            yield is_empty, f"minReplicas of experiment {experiment.name} is above maxReplicas"
+    @field_validator("settings")
+    @classmethod
+    def _without_secrets(cls, settings: Plain) -> Plain:
+        """The chart looks for passwords too, but Helm cannot recognise as many as `redact`."""
+        text = json.dumps(settings, ensure_ascii=False, default=str)
+        if redact(text) != text:
+            raise ValueError("holds a password or a key: put it into store.secret")
+        return settings

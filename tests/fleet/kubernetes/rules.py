@@ -1,8 +1,7 @@
 """What a cluster refuses although the schemas allow it: references to nothing, names that are too
 long, selectors that find no pods, pods that may do too much.
 
-`edgeloop fleet manifest` checks these before it prints anything, and the tests check the Helm chart
-with them, after the schemas of Kubernetes and KEDA.
+The tests check all objects of the chart with them, after the schemas of Kubernetes and KEDA.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ from decimal import Decimal
 from urllib.parse import urlsplit
 
 from edgeloop._util.values import shown, suggestion
-from edgeloop.errors import BadSetting
-from edgeloop.operate.fleet.kubernetes.values import Plain
+from edgeloop.operate.fleet.kubernetes import Plain
 
 _VERSIONS = {
     **dict.fromkeys(("ConfigMap", "Secret", "Service", "ServiceAccount"), "v1"),
@@ -28,12 +26,6 @@ _VERSIONS = {
 _DATA_LIMIT = 2**20  # of a ConfigMap or a Secret
 # They change with every version, and a selector cannot.
 _CHANGING = ("app.kubernetes.io/version", "app.kubernetes.io/managed-by", "helm.sh/chart")
-
-
-def check_objects(objects: Sequence[Plain]) -> None:
-    """Raises BadSetting with the first problem."""
-    for problem in object_problems(objects):
-        raise BadSetting(where="the manifest", reason=problem)
 
 
 def object_problems(objects: Sequence[Plain]) -> Problems:

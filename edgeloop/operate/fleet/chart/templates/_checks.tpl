@@ -1,4 +1,4 @@
-{{/* What a schema cannot say. `edgeloop fleet manifest` refuses the same. */}}
+{{/* Values that contradict each other, which a schema cannot say. */}}
 {{- define "edgeloop.checks" -}}
 {{- $values := .Values -}}
 {{- $secret := `^\w+://[^:/@\s]*:[^/@\s]+@|(?i:AccountKey|SharedAccessSignature|sig)=` -}}
@@ -8,7 +8,7 @@
 {{- end -}}
 {{- end -}}
 {{- if regexMatch `(?i:AccountKey|SharedAccessSignature|password|sig)=|\w+://[^:/@\s]*:[^/@\s]+@` (toJson $values.settings) -}}
-{{- fail "settings holds a password or a key: put it into a Secret and name that in store.secret" -}}
+{{- fail "settings holds a password or a key: put it into store.secret" -}}
 {{- end -}}
 {{- if not (or $values.store.secret $values.store.url) }}{{ fail "store needs a secret or a url" }}{{ end -}}
 {{- if and $values.store.create (not $values.store.secret) -}}
@@ -41,7 +41,7 @@
 {{- $dataset := ternary $experiment.dataset $values.dataset (kindIs "map" $experiment.dataset) -}}
 {{- if and $dataset.claim $dataset.pull }}{{ fail "dataset has both claim and pull: give one of them" }}{{ end -}}
 {{- if gt (len (printf "%s-runner-%s" $.Release.Name (include "edgeloop.slug" $experiment.name))) 52 -}}
-{{- fail (printf "the names of the runners of experiment %s are too long: choose a shorter release name" $experiment.name) -}}
+{{- fail (printf "the names of the runners of experiment %s are too long: choose a shorter name for the release" $experiment.name) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -1,2 +1,0 @@
-"""A fleet on Kubernetes: the objects that the Helm chart renders, from the settings and without
-Helm."""
