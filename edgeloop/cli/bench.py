@@ -49,7 +49,7 @@ def inspect(model: Path, devices: tuple[str, ...], shapes: tuple[str, ...], as_j
 
     Example: edgeloop inspect net.onnx --device htp:qcs8550
     """
-    from edgeloop.graph.read import parse_shapes
+    from edgeloop.graph.info import parse_shapes
     from edgeloop.runner.inspection import inspect_model
 
     with waiting("reading and compiling"):
@@ -109,7 +109,7 @@ def bench(
     """
     from dataclasses import asdict
 
-    from edgeloop.graph.read import parse_shapes
+    from edgeloop.graph.info import parse_shapes
     from edgeloop.runner.bench import BenchOptions, bench_model
 
     options = BenchOptions(precision, runs, calibration, parse_shapes(shapes))

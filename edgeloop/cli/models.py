@@ -76,7 +76,7 @@ def upload(
     Example: edgeloop upload nets/*.onnx --tag unet --priority 10
     """
     from edgeloop._util.values import size_text
-    from edgeloop.graph.read import parse_shapes
+    from edgeloop.graph.info import parse_shapes
     from edgeloop.models.upload import UploadOptions
 
     files = [file for path in paths for file in _models_in(path)]
@@ -230,8 +230,8 @@ def _asked_shapes(file: Path, options: UploadOptions, error: EdgeloopError) -> U
     from dataclasses import replace
 
     from edgeloop.errors import UnusableModel
-    from edgeloop.graph.process import graph_pool
-    from edgeloop.graph.read import parse_shapes
+    from edgeloop.graph.info import parse_shapes
+    from edgeloop.graph.isolated import graph_pool
 
     asked = isinstance(error, UnusableModel) and "--shape" in str(error)
     if not asked or sys.stdin is None or not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -249,7 +249,7 @@ def _asked_shapes(file: Path, options: UploadOptions, error: EdgeloopError) -> U
 
 def _outlook(item: Uploaded) -> str:
     """What will be evaluated, in a few words."""
-    from edgeloop.graph.describe import fitting_task
+    from edgeloop.graph.info import fitting_task
 
     if item.summary is None or item.summary.info is None:
         return "not checked"
@@ -260,7 +260,7 @@ def _outlook(item: Uploaded) -> str:
 
 
 def _as_json(item: Uploaded) -> dict[str, object]:
-    from edgeloop.graph.describe import fitting_task
+    from edgeloop.graph.info import fitting_task
 
     info = item.summary.info if item.summary else None
     fit = fitting_task(info) if info else None

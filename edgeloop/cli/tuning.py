@@ -209,7 +209,7 @@ def _options(
 ) -> tuple[Settings, GateOptions]:
     """What is not given is as in the baseline; a figure of another device is never compared."""
     from edgeloop.errors import BadInput
-    from edgeloop.graph.read import parse_shapes
+    from edgeloop.graph.info import parse_shapes
     from edgeloop.platforms import MIXED
     from edgeloop.runner.gate import GateOptions
 
@@ -411,7 +411,7 @@ def opened_net(
     model's name."""
     from tempfile import TemporaryDirectory
 
-    from edgeloop.graph.read import parse_shapes, shapes_from
+    from edgeloop.graph.info import parse_shapes, shapes_from
 
     with TemporaryDirectory(prefix="edgeloop-net-") as name:
         folder = Path(name)
@@ -442,7 +442,7 @@ def _fetched(net: str, store: str | None, experiment: str | None, folder: Path) 
 def _prepared(net: Net, shapes: Mapping[str, tuple[int, ...]], folder: Path) -> Net:
     from dataclasses import replace
 
-    from edgeloop.graph.process import GraphProcess
+    from edgeloop.graph.isolated import GraphProcess
     from edgeloop.graph.simplify import needs_preparing
     from edgeloop.runner.inspection import check_file
 
@@ -924,7 +924,7 @@ def precision(
 
 def _uploaded(found: Net, plan: PrecisionPlan, store: str | None, experiment: str | None) -> str:
     """A model of its own: the same file, with the plan beside it."""
-    from edgeloop.graph.read import shapes_from
+    from edgeloop.graph.info import shapes_from
     from edgeloop.models.upload import UploadOptions
     from edgeloop.platforms import PLAN_FILE
 

@@ -1,7 +1,7 @@
 """ONNX graphs, independent of any vendor: check, simplify, count, rewrite, describe.
 
 May import only `errors`, `_util` and `paths`. A hostile or broken file can crash the ONNX library,
-so callers use `process.py`, which reads graphs in a child process (`worker.py`). Start reading in
+so callers use `isolated.py`, which reads graphs in a child process (`worker.py`). Start reading in
 `check.py`; `info.py` is what the other rooms know about a graph, `rewrites/` changes graphs without
 changing what they compute.
 """

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgeloop.errors import BadInput, BadModel, LocalFileError, UnusableModel
-from edgeloop.graph.info import Shape
+from edgeloop.errors import BadModel, LocalFileError, UnusableModel
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
@@ -307,54 +304,6 @@ def _tensors_of_nodes(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
             yield attribute.t
         for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
             yield from _tensors_of_graph(inner)
-
-
-# Shapes as people give them, and as a model's row keeps them.
-
-
-ONLY_INPUT = ""  # the name under which a shape without a name stands
-_SHAPE = re.compile(r"\d+(?:(?:\s*[x×,]\s*)\d+)*", re.IGNORECASE)
-_LARGEST_SIDE = 2**31 - 1
-
-
-def parse_shapes(texts: Sequence[str]) -> dict[str, Shape]:
-    """From `x=1x3x224x224` or `x=1,3,224,224`; a model with one input needs no name."""
-    shapes: dict[str, Shape] = {}
-    for text in texts:
-        name, equals, sides = text.rpartition("=")
-        name, sides = name.strip(), sides.strip().removeprefix("[").removesuffix("]").strip()
-        if not _SHAPE.fullmatch(sides) or bool(equals) != bool(name):
-            reason = f"--shape takes NAME=SIZES such as x=1x3x224x224, not {text!r}"
-            raise BadInput(reason=reason)
-        shape = tuple(int(side) for side in re.findall(r"\d+", sides))
-        if not all(1 <= side <= _LARGEST_SIDE for side in shape):
-            raise BadInput(
-                reason=f"--shape takes sizes from 1 on, as in x=1x3x224x224, not {text!r}"
-            )
-        if shapes.setdefault(name, shape) != shape:
-            which = f"the input {name!r}" if name else "the input"
-            raise BadInput(reason=f"{which} is given two shapes")
-    return shapes
-
-
-def shapes_text(shapes: Mapping[str, Shape]) -> str:
-    """For the column `shapes`; empty without any."""
-    return json.dumps({name: list(shape) for name, shape in shapes.items()}) if shapes else ""
-
-
-def shapes_from(value: object) -> dict[str, Shape]:
-    """From the column `shapes`, which people may have edited; empty or missing: no shapes."""
-    if value is None or not str(value).strip():
-        return {}
-    try:
-        fields = value if isinstance(value, Mapping) else json.loads(str(value))
-        shapes = {str(name): tuple(int(side) for side in sides) for name, sides in fields.items()}
-        if all(side >= 1 for shape in shapes.values() for side in shape):
-            return shapes
-    except (ValueError, TypeError, AttributeError):
-        pass
-    reason = f'the column shapes is {value!r}; it should be like {{"x": [1, 3, 224, 224]}}'
-    raise BadInput(reason=reason)
 
 
 # How large the whole numbers may be that a model takes: a token must be in the vocabulary.

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgeloop.errors import BadModel, LocalFileError, UnusableModel
-from edgeloop.graph.info import Shape, shape_text
+from edgeloop.graph.info import ONLY_INPUT, Shape, shape_text
 from edgeloop.graph.read import (
-    ONLY_INPUT,
     all_tensors,
     external_files,
     load_model,

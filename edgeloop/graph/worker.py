@@ -5,21 +5,29 @@ A model may crash the ONNX library or fill the memory; that is then an error of 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgeloop._util.isolation import Answer, Work, mapped, serve
+from edgeloop.errors import UnusableModel
 from edgeloop.graph.check import estimate_caveats, read_graph, shapes_of
 from edgeloop.graph.count import count_layers, graph_info, write_layers
-from edgeloop.graph.describe import summarize as _summarize
-from edgeloop.graph.info import Shape
+from edgeloop.graph.info import DeclaredTensor, GraphSummary, Shape
 from edgeloop.graph.outline import write_outline
-from edgeloop.graph.rewrites.apply import ALL, FUSIONS, apply_rewrites, rewrite_notes
+from edgeloop.graph.read import check_limits
+from edgeloop.graph.rewrites.apply import (
+    ALL,
+    FUSIONS,
+    apply_rewrites,
+    planned_rewrites,
+    rewrite_notes,
+)
 from edgeloop.graph.rewrites.catalog import RewriteStep
 from edgeloop.graph.rewrites.checking import compare_outputs
 from edgeloop.graph.rewrites.registry import apply_steps
-from edgeloop.graph.simplify import prepare_model
+from edgeloop.graph.simplify import STANDARD_DOMAINS, prepare_model
 from edgeloop.graph.variants import (
     class_axis,
     single_sample,
@@ -28,7 +36,7 @@ from edgeloop.graph.variants import (
 )
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
+    from onnx import ModelProto, ValueInfoProto
 
 
 def hello(warm: bool = False) -> Answer:
@@ -46,6 +54,79 @@ def inspect(model: str, shapes: Mapping[str, Sequence[int]]) -> Answer:
 
 def summarize(model: str, shapes: Mapping[str, Sequence[int]], rewrites: bool) -> Answer:
     return _summarize(Path(model), _tuples(shapes), rewrites).to_fields(), ()
+
+
+def _summarize(path: Path, shapes: Mapping[str, Shape], rewrites: bool) -> GraphSummary:
+    """Raises UnusableModel only where the file cannot be read as ONNX at all. Which `rewrites` the
+    compiler would need takes a copy of the model to find out."""
+    declared = _declared(path)
+    try:
+        graph = read_graph(path, shapes)
+    except UnusableModel as error:
+        return GraphSummary(**declared, problem=str(error.fields["reason"]))
+    info = graph_info(path.name, graph)
+    return GraphSummary(
+        **declared,
+        info=info,
+        memory=info.memory,
+        caveats=tuple(estimate_caveats(graph)),
+        rewrites=tuple(map(str, planned_rewrites(graph))) if rewrites else (),
+    )
+
+
+def _declared(path: Path) -> dict[str, Any]:
+    """From the file alone, without its external data."""
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        model = onnx.load_model(str(path), load_external_data=False)
+    except (DecodeError, ValueError):
+        reason = "it is not an ONNX model, or it was cut off. Export or copy it again"
+        raise UnusableModel(file=path.name, reason=reason) from None
+    if not model.graph.node:
+        reason = "it holds no ONNX graph, or it was cut off. Export or copy it again"
+        raise UnusableModel(file=path.name, reason=reason)
+    check_limits(path.name, model)
+    graph = model.graph
+    weights = {tensor.name for tensor in graph.initializer}
+    operators = Counter(node.op_type for node in graph.node)
+    return {
+        "file": path.name,
+        "size": _size(path, model),
+        "opset": next((o.version for o in model.opset_import if o.domain in STANDARD_DOMAINS), 0),
+        "exporter": f"{model.producer_name} {model.producer_version}".strip(),
+        "operators": dict(operators.most_common()),
+        "inputs": tuple(_tensor(value) for value in graph.input if value.name not in weights),
+        "outputs": tuple(_tensor(value) for value in graph.output),
+    }
+
+
+def _size(path: Path, model: ModelProto) -> int:
+    """Of the file with its external data."""
+    places = {
+        entry.value
+        for tensor in model.graph.initializer
+        for entry in tensor.external_data
+        if entry.key == "location"
+    }
+    files = [path, *(path.parent / place for place in places)]
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def _tensor(value: ValueInfoProto) -> DeclaredTensor:
+    sides = value.type.tensor_type.shape.dim
+    shape = tuple(side.dim_value if side.dim_value > 0 else side.dim_param or "?" for side in sides)
+    return DeclaredTensor(value.name, shape, _dtype(value.type.tensor_type.elem_type))
+
+
+def _dtype(kind: int) -> str:
+    from onnx import helper
+
+    try:
+        return str(helper.tensor_dtype_to_np_dtype(kind).name)
+    except (KeyError, ValueError, TypeError):
+        return "unknown"
 
 
 def prepare(model: str, shapes: Mapping[str, Sequence[int]], folder: str) -> Answer:

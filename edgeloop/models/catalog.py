@@ -55,7 +55,7 @@ from edgeloop.models.upload import Uploader, UploadOptions, check_graph, check_o
 from edgeloop.store import Changes, Condition, Record, Store, Table, Value, Values
 
 if TYPE_CHECKING:
-    from edgeloop.graph.describe import GraphSummary
+    from edgeloop.graph.info import GraphSummary
 
 PARALLEL_MODELS = 4
 ENDED = ("complete", "error")

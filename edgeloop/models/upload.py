@@ -47,7 +47,7 @@ from edgeloop.store import Changes, Record, Store, Table, Value, Values, check_b
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from edgeloop.graph.describe import GraphSummary
+    from edgeloop.graph.info import GraphSummary
 
 UPLOAD_LEASE_SECONDS = 6 * 3600.0
 UPLOAD_PATIENCE_S = 30.0  # for an upload of the same content by somebody else
@@ -475,7 +475,7 @@ def check_onnx(path: Path, shapes: Mapping[str, tuple[int, ...]] | None = None) 
 def check_graph(file: OnnxFile, shapes: Mapping[str, tuple[int, ...]]) -> GraphSummary | None:
     """Raises UnusableModel for what no runner could evaluate. None where this machine could not
     find out, which is no fault of the model: a runner will."""
-    from edgeloop.graph.process import graph_pool
+    from edgeloop.graph.isolated import graph_pool
 
     try:
         summary = graph_pool().summarize(file.path, shapes)

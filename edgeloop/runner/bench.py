@@ -19,7 +19,7 @@ from edgeloop._util.system import announced_memory
 from edgeloop._util.values import plural
 from edgeloop.errors import EdgeloopError
 from edgeloop.graph.info import GraphInfo, Shape
-from edgeloop.graph.process import GraphProcess
+from edgeloop.graph.isolated import GraphProcess
 from edgeloop.graph.simplify import needs_preparing
 from edgeloop.platforms import (
     DEFAULT_PRECISION,

@@ -34,9 +34,8 @@ from edgeloop._util.values import plural, size_text
 from edgeloop._util.yaml import Origin
 from edgeloop._version import __version__
 from edgeloop.errors import BadInput, BadSetting, LocalFileError
-from edgeloop.graph.describe import GraphSummary
-from edgeloop.graph.info import Shape
-from edgeloop.graph.process import GraphProcess
+from edgeloop.graph.info import GraphSummary, Shape
+from edgeloop.graph.isolated import GraphProcess
 from edgeloop.graph.simplify import needs_preparing
 from edgeloop.platforms import (
     DEFAULT_PRECISION,

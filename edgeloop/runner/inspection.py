@@ -22,9 +22,8 @@ from edgeloop.errors import (
     UnusableModel,
     WorkerFailed,
 )
-from edgeloop.graph.describe import GraphSummary, TaskFit, fitting_task
-from edgeloop.graph.info import Shape
-from edgeloop.graph.process import GraphProcess
+from edgeloop.graph.info import GraphSummary, Shape, TaskFit, fitting_task
+from edgeloop.graph.isolated import GraphProcess
 from edgeloop.platforms import EstimatesIntervals, Estimator, platform_of
 from edgeloop.settings import Settings
 

@@ -22,7 +22,7 @@ from edgeloop._util.isolation import as_file
 from edgeloop._util.system import announced_memory, available_cpus
 from edgeloop.errors import BadInput, EdgeloopError, ModelFailed
 from edgeloop.graph.info import GraphInfo
-from edgeloop.graph.process import GraphProcess
+from edgeloop.graph.isolated import GraphProcess
 from edgeloop.graph.rewrites.catalog import (
     EXACT_REWRITES,
     ExactRewrite,

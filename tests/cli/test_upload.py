@@ -10,7 +10,7 @@ import pytest
 
 from edgeloop import Workspace
 from edgeloop.errors import UnusableModel, WorkerFailed
-from edgeloop.graph.process import GraphPool
+from edgeloop.graph.isolated import GraphPool
 from edgeloop.testing.models import save_classification_model, save_segmentation_model
 from tests.cli.conftest import Edgeloop
 from tests.cli.running import is_empty

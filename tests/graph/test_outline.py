@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from edgeloop.errors import UnusableModel
+from edgeloop.graph.isolated import GraphProcess
 from edgeloop.graph.outline import (
     INPUT,
     LARGEST_OUTLINE,
@@ -21,7 +22,6 @@ from edgeloop.graph.outline import (
     parse_outline,
     read_deployed,
 )
-from edgeloop.graph.process import GraphProcess
 from tests.networks import chain, public_outline
 from tests.qdq import constant, quantized
 

@@ -14,7 +14,8 @@ from onnx import TensorProto, helper
 from edgeloop.errors import BadInput, BadModel
 from edgeloop.graph import read
 from edgeloop.graph.check import read_graph
-from edgeloop.graph.read import save_model, shapes_from, shapes_text
+from edgeloop.graph.info import shapes_from, shapes_text
+from edgeloop.graph.read import save_model
 from edgeloop.graph.simplify import needs_preparing, prepare_model
 from tests.exports import Everyday, everyday  # noqa: F401 - a fixture
 from tests.graph.odd_models import info, save

@@ -8,10 +8,8 @@ import onnx
 import pytest
 
 from edgeloop.errors import BadInput, UnusableModel
-from edgeloop.graph.describe import fitting_task
-from edgeloop.graph.info import GraphInfo, TensorInfo
-from edgeloop.graph.process import GraphProcess
-from edgeloop.graph.read import parse_shapes
+from edgeloop.graph.info import GraphInfo, TensorInfo, fitting_task, parse_shapes
+from edgeloop.graph.isolated import GraphProcess
 from edgeloop.testing.models import save_classification_model, save_segmentation_model
 from tests.graph import odd_models
 from tests.nets import save_external

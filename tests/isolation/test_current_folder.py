@@ -13,7 +13,7 @@ import pytest
 from edgeloop._util.isolation import NativeProcess
 from edgeloop._util.system import memory_bytes, native_memory_bytes, python_module
 from edgeloop.errors import MemoryExceeded, ModelFailed
-from edgeloop.graph.process import GraphProcess
+from edgeloop.graph.isolated import GraphProcess
 from edgeloop.search.evaluators.screening import ModelBuilder
 from edgeloop.search.nets.architecture import Architecture
 from edgeloop.search.nets.spaces import find_space

@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 
 from edgeloop.errors import BadInput, ModelFailed
-from edgeloop.graph.process import GraphProcess
+from edgeloop.graph.isolated import GraphProcess
 from edgeloop.platforms import Converted, random_batch
 from edgeloop.platforms.snpe.device import AdbDevice
 from edgeloop.platforms.snpe.dlc import read_tensors

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.graph.describe import fitting_task
-from edgeloop.graph.process import GraphProcess
+from edgeloop.graph.info import fitting_task
+from edgeloop.graph.isolated import GraphProcess
 from edgeloop.runner.bench import BenchOptions, bench_model
 from edgeloop.runner.inspection import inspect_model
 from tests.exports import EVERYDAY, export_everyday

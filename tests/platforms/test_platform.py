@@ -17,7 +17,7 @@ from pydantic import Field
 from edgeloop._util.schema import Section
 from edgeloop.cli.app import app
 from edgeloop.errors import BadInput
-from edgeloop.graph.process import GraphProcess
+from edgeloop.graph.isolated import GraphProcess
 from edgeloop.operate.doctor import examine
 from edgeloop.platforms import (
     Converted,

@@ -15,7 +15,7 @@ import onnx
 import pytest
 
 from edgeloop.errors import BadInput, LocalFileError, StoreUnavailable, UnusableModel
-from edgeloop.graph.read import shapes_text
+from edgeloop.graph.info import shapes_text
 from edgeloop.models.files import ModelFile
 from edgeloop.models.leases import Leases, Outcome
 from edgeloop.models.plan import default_plan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from edgeloop.graph.process import graph_pool
+from edgeloop.graph.isolated import graph_pool
 from edgeloop.platforms import GraphInfo
 
 

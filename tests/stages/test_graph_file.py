@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from edgeloop.errors import WorkerFailed
+from edgeloop.graph.isolated import GraphPool
 from edgeloop.graph.outline import INPUT, OUTPUT, Outline, parse_outline
-from edgeloop.graph.process import GraphPool
 from edgeloop.platforms import open_device
 from edgeloop.platforms.qnn.toolchain import QnnToolchain
 from edgeloop.runner.stages.base import Assignment, Equipment, Result, Sizes

@@ -24,7 +24,7 @@ from typing import Self
 from edgeloop.errors import BadInput, LocalFileError, ModelFailed
 from edgeloop.graph.count import write_layers
 from edgeloop.graph.info import GraphInfo, Shape
-from edgeloop.graph.process import GraphProcess
+from edgeloop.graph.isolated import GraphProcess
 from edgeloop.graph.variants import DLC_INPUT, DLC_OUTPUT, class_axis, dlc_names, single_sample_info
 from edgeloop.platforms.base import DEFAULT_PRECISION, Converted
 from edgeloop.platforms.batching import check_batch, sample_count

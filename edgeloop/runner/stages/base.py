@@ -12,8 +12,8 @@ from functools import cached_property
 from pathlib import Path
 
 from edgeloop.errors import BadInput, NotFound, UnusableModel
-from edgeloop.graph.process import GraphProcess
-from edgeloop.graph.read import shapes_from
+from edgeloop.graph.info import shapes_from
+from edgeloop.graph.isolated import GraphProcess
 from edgeloop.graph.simplify import needs_preparing
 from edgeloop.platforms import (
     DEFAULT_PRECISION,

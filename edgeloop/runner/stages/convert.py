@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from edgeloop.errors import EdgeloopError, PlanMisfit
+from edgeloop.graph.isolated import graph_pool
 from edgeloop.graph.outline import OUTLINE_SUFFIX, write_viewer
-from edgeloop.graph.process import graph_pool
 from edgeloop.models.columns import is_true
 from edgeloop.platforms import (
     DEFAULT_PRECISION,

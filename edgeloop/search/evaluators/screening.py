@@ -27,7 +27,7 @@ from edgeloop.errors import (
     OutOfMemory,
 )
 from edgeloop.graph.info import GraphInfo
-from edgeloop.graph.process import GraphProcess
+from edgeloop.graph.isolated import GraphProcess
 from edgeloop.platforms import EstimatesIntervals, Estimator, platform_of
 from edgeloop.search.base import (
     PROXY,

@@ -12,8 +12,7 @@ from typing import Any
 
 from edgeloop._util.isolation import DEFAULT_LIMIT_S, NativeProcess
 from edgeloop._util.system import available_cpus
-from edgeloop.graph.describe import GraphSummary, summary_from
-from edgeloop.graph.info import GraphInfo, Shape, info_from
+from edgeloop.graph.info import GraphInfo, GraphSummary, Shape, info_from, summary_from
 from edgeloop.graph.rewrites.catalog import OutputComparison, RewriteStep
 
 _MODULE = "edgeloop.graph.worker"
