@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.latency.skeletons import read_skeleton, with_weights
-from edgeloop.graph.check import layout_of, read_graph, shapes_of
+from edgeloop.graph.check import read_graph
+from edgeloop.graph.info import layout_of
+from edgeloop.graph.read import shapes_of
 from edgeloop.graph.rewrites.apply import apply_rewrites
 from edgeloop.platforms.qnn.deploy import deployed, events_of
 from edgeloop.platforms.qnn.features import features_of

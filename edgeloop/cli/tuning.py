@@ -442,15 +442,11 @@ def _fetched(net: str, store: str | None, experiment: str | None, folder: Path) 
 def _prepared(net: Net, shapes: Mapping[str, tuple[int, ...]], folder: Path) -> Net:
     from dataclasses import replace
 
-    from edgeloop.graph.isolated import GraphProcess
-    from edgeloop.graph.simplify import needs_preparing
+    from edgeloop.graph.isolated import graph_pool
     from edgeloop.runner.inspection import check_file
 
     check_file(net.path)
-    if not needs_preparing(net.path, dict(shapes)):
-        return net
-    with contextlib.closing(GraphProcess()) as graphs:
-        return replace(net, path=graphs.prepare(net.path, dict(shapes), folder))
+    return replace(net, path=graph_pool().prepare(net.path, dict(shapes), folder))
 
 
 # layers: which layers of a model take the time on a chip, without a board.

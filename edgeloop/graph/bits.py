@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from edgeloop.graph.check import shapes_of
+from edgeloop.graph.read import shapes_of
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto

@@ -7,13 +7,13 @@ one generic sentence; so whatever can be known from the graph alone is checked h
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgeloop.errors import UnusableModel
-from edgeloop.graph.info import Layout, Shape
-from edgeloop.graph.read import load_model
+from edgeloop.graph.info import Shape
+from edgeloop.graph.read import all_values, load_model, shape_of, shapes_of
 from edgeloop.graph.rewrites.apply import plan_rewrites
 from edgeloop.graph.rewrites.layout import LARGEST_RANK
 from edgeloop.graph.simplify import (
@@ -26,7 +26,6 @@ from edgeloop.graph.simplify import (
     is_fixed,
     one_float,
     real_inputs,
-    shape_of,
     simplify,
 )
 
@@ -35,8 +34,23 @@ if TYPE_CHECKING:
 
 
 LARGEST_TENSOR = 2**32  # elements: bytes once quantized
-_WHOLE_NUMBERS = (f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
-_NUMBERS = frozenset(("bool", "float", "float16", "bfloat16", "double", *_WHOLE_NUMBERS))
+_NUMBERS = frozenset(
+    [
+        "bool",
+        "float",
+        "float16",
+        "bfloat16",
+        "double",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+    ]
+)
 _QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
 
 
@@ -64,20 +78,6 @@ def read_graph(
     _check_convolutions(path.name, model.graph)
     _check_weights(path.name, model.graph)
     return model
-
-
-def layout_of(shape: Shape, dtype: str = "float32") -> Layout:
-    """Where an RGB image has its channels; empty for any other tensor."""
-    if len(shape) != 4 or not dtype.startswith("float") or 3 not in (shape[1], shape[3]):
-        return ""
-    return "NCHW" if shape[1] == 3 else "NHWC"
-
-
-def shapes_of(graph: GraphProto) -> dict[str, Shape]:
-    """The shape of every tensor that has one: inputs, outputs, what is between, weights."""
-    shapes = {value.name: shape_of(value) for value in _values(graph)}
-    shapes.update({tensor.name: tuple(tensor.dims) for tensor in graph.initializer})
-    return shapes
 
 
 def _check_domains(file: str, model: ModelProto) -> None:
@@ -136,7 +136,7 @@ def _check_tensors(file: str, model: ModelProto) -> None:
         if not is_fixed(output):
             reason = f"the shape of its output {output.name!r} cannot be known before it runs"
             raise UnusableModel(file=file, reason=reason)
-    for value in _values(model.graph):
+    for value in all_values(model.graph):
         shape = shape_of(value)
         if not is_fixed(value):
             reason = f"the shape of {value.name!r} depends on the data, or cannot be inferred"
@@ -177,12 +177,6 @@ def _check_weights(file: str, graph: GraphProto) -> None:
             bad = int(values.size - np.isfinite(values).sum())
             reason = f"{bad} of the {values.size} weights {tensor.name!r} are NaN or infinite"
             raise UnusableModel(file=file, reason=reason)
-
-
-def _values(graph: GraphProto) -> Iterator[ValueInfoProto]:
-    yield from graph.input
-    yield from graph.value_info
-    yield from graph.output
 
 
 # Masks of attention: constants so negative that a Softmax turns what they are added to into 0.

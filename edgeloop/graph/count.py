@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgeloop.graph.check import layout_of, shapes_of
-from edgeloop.graph.info import GraphInfo, GraphMemory, Shape, TensorInfo
+from edgeloop.graph.info import GraphInfo, GraphMemory, Shape, TensorInfo, layout_of
+from edgeloop.graph.read import shapes_of
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto

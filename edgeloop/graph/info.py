@@ -43,6 +43,13 @@ class TensorInfo:
         return self.shape[self.layout.index("W")] if self.layout else 0
 
 
+def layout_of(shape: Shape, dtype: str = "float32") -> Layout:
+    """Where an RGB image has its channels; empty for any other tensor."""
+    if len(shape) != 4 or not dtype.startswith("float") or 3 not in (shape[1], shape[3]):
+        return ""
+    return "NCHW" if shape[1] == 3 else "NHWC"
+
+
 @dataclass(frozen=True)
 class GraphMemory:
     """Bytes, as floats and quantized. Activations: the most that lives at one moment, layer by

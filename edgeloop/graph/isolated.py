@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from queue import LifoQueue
@@ -56,14 +57,9 @@ class GraphProcess:
     def prepare(self, model: Path, shapes: Mapping[str, Shape] | None, folder: Path) -> Path:
         """The same model with fixed sizes and in float32: a copy in `folder`, or the file itself if
         it is so already."""
-        answer, _ = self._process.call(
-            "prepare",
-            limit_s=self._limit_s,
-            model=str(model.resolve()),
-            shapes=_plain(shapes),
-            folder=str(folder.resolve()),
-        )
-        return Path(answer["model"])
+        answer = self._call("prepare", model=model, shapes=_plain(shapes), folder=folder)
+        prepared = Path(answer["model"])
+        return model if prepared == model.resolve() else prepared
 
     def write_variants(self, model: Path, folder: Path) -> tuple[GraphInfo, int, list[str]]:
         """Write the simplified model, variants that end in class maps, and the layer table to
@@ -127,22 +123,28 @@ class GraphPool:
             self._free.put(process)
 
     def summarize(self, model: Path, shapes: Mapping[str, Shape] | None = None) -> GraphSummary:
-        process = self._free.get()
-        try:
+        with self._process() as process:
             return process.summarize(model, shapes)
-        finally:
-            self._free.put(process)
+
+    def prepare(self, model: Path, shapes: Mapping[str, Shape] | None, folder: Path) -> Path:
+        with self._process() as process:
+            return process.prepare(model, shapes, folder)
 
     def write_outline(self, model: Path, target: Path) -> None:
-        process = self._free.get()
-        try:
+        with self._process() as process:
             process.write_outline(model, target)
-        finally:
-            self._free.put(process)
 
     def close(self) -> None:
         for process in self._processes:
             process.close()
+
+    @contextmanager
+    def _process(self) -> Iterator[GraphProcess]:
+        process = self._free.get()
+        try:
+            yield process
+        finally:
+            self._free.put(process)
 
 
 @cache

@@ -17,9 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from edgeloop.graph.check import read_graph
 from edgeloop.graph.info import Shape
-from edgeloop.graph.read import load_model
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
@@ -32,7 +30,6 @@ LARGEST_OUTLINE = 1_000_000  # bytes
 _MOST_EDGES = 20_000
 _LONGEST_NAME = 400
 _FOLDED = frozenset(("QuantizeLinear", "DequantizeLinear", "Identity", "Dropout"))
-_LARGE_BYTES = 4096
 
 Name = Annotated[str, Field(max_length=_LONGEST_NAME)]
 
@@ -79,29 +76,11 @@ def parse_outline(content: bytes) -> Outline | None:
         return None
 
 
-def write_outline(model: Path, target: Path) -> None:
-    """Raises UnusableModel for a file that cannot be read."""
-    target.write_bytes(outline_bytes(outline_of(read_deployed(model))))
-
-
 def outline_bytes(outline: Outline) -> bytes:
     content = outline.model_dump_json(exclude_defaults=False).encode()
     if len(content) > LARGEST_OUTLINE:
         content = Outline(count=outline.count).model_dump_json().encode()
     return content
-
-
-def read_deployed(model: Path) -> ModelProto:
-    """A quantized model as it is; a float one simplified, as toolchains name its layers then."""
-    from onnx import shape_inference
-
-    found = load_model(model, with_weights=False)
-    if not any(node.op_type in ("QuantizeLinear", "DequantizeLinear") for node in found.graph.node):
-        return read_graph(model, any_operator=True)
-    for tensor in found.graph.initializer:
-        if len(tensor.raw_data) > _LARGE_BYTES:  # sizes that shapes depend on are small
-            tensor.ClearField("raw_data")
-    return shape_inference.infer_shapes(found)
 
 
 def outline_of(model: ModelProto) -> Outline:

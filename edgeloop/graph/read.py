@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgeloop.errors import BadModel, LocalFileError, UnusableModel
+from edgeloop.graph.info import Shape
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
@@ -86,6 +87,24 @@ def with_weights_of(light: ModelProto, model: ModelProto) -> ModelProto:
         if tensor.data_location == tensor.EXTERNAL:
             tensor.CopyFrom(weights[tensor.name])
     return light
+
+
+def shape_of(value: ValueInfoProto) -> Shape:
+    """A side that is not known is 0."""
+    return tuple(max(side.dim_value, 0) for side in value.type.tensor_type.shape.dim)
+
+
+def shapes_of(graph: GraphProto) -> dict[str, Shape]:
+    """The shape of every tensor that has one: inputs, outputs, what is between, weights."""
+    shapes = {value.name: shape_of(value) for value in all_values(graph)}
+    shapes.update({tensor.name: tuple(tensor.dims) for tensor in graph.initializer})
+    return shapes
+
+
+def all_values(graph: GraphProto) -> Iterator[ValueInfoProto]:
+    yield from graph.input
+    yield from graph.value_info
+    yield from graph.output
 
 
 # How large a graph may be: counted in the file, before anything is made of it.

@@ -14,13 +14,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgeloop.errors import BadModel, LocalFileError, UnusableModel
+from edgeloop.errors import UnusableModel
 from edgeloop.graph.info import ONLY_INPUT, Shape, shape_text
 from edgeloop.graph.read import (
     all_tensors,
     external_files,
     load_model,
     save_model,
+    shape_of,
     with_weights_of,
     without_weights,
 )
@@ -255,16 +256,6 @@ def _replace_nodes(graph: GraphProto, nodes: list[NodeProto]) -> None:
 # A model's file as every toolchain and runtime takes it: fixed sizes, float32.
 
 
-def needs_preparing(path: Path, shapes: Mapping[str, Shape] | None) -> bool:
-    """Whether `prepare_model` would have something to do; quick, and without native code. A file
-    that cannot be read needs none: whoever reads it says why."""
-    try:
-        model = load_model(path, with_weights=False)
-    except (BadModel, LocalFileError):
-        return False
-    return bool(shapes) or _is_open(model) or _changes(model)
-
-
 def prepare_model(path: Path, shapes: Mapping[str, Shape] | None, folder: Path) -> Path:
     """A copy in `folder` with the file's name that computes the same, or `path` itself if it needs
     no change. Raises UnusableModel where a size stays open, or `shapes` does not fit."""
@@ -348,11 +339,6 @@ def real_inputs(graph: GraphProto) -> list[ValueInfoProto]:
     """Without the weights that old exporters list among them."""
     weights = {tensor.name for tensor in graph.initializer}
     return [value for value in graph.input if value.name not in weights]
-
-
-def shape_of(value: ValueInfoProto) -> Shape:
-    """A side that is not known is 0."""
-    return tuple(max(side.dim_value, 0) for side in value.type.tensor_type.shape.dim)
 
 
 def is_fixed(value: ValueInfoProto) -> bool:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from edgeloop._util.isolation import Answer, Work, mapped, serve
 from edgeloop.errors import UnusableModel
-from edgeloop.graph.check import estimate_caveats, read_graph, shapes_of
+from edgeloop.graph.check import estimate_caveats, read_graph
 from edgeloop.graph.count import count_layers, graph_info, write_layers
 from edgeloop.graph.info import DeclaredTensor, GraphSummary, Shape
-from edgeloop.graph.outline import write_outline
-from edgeloop.graph.read import check_limits
+from edgeloop.graph.outline import outline_bytes, outline_of
+from edgeloop.graph.read import check_limits, load_model, shapes_of
 from edgeloop.graph.rewrites.apply import (
     ALL,
     FUSIONS,
@@ -37,6 +37,8 @@ from edgeloop.graph.variants import (
 
 if TYPE_CHECKING:
     from onnx import ModelProto, ValueInfoProto
+
+_LARGE_BYTES = 4096
 
 
 def hello(warm: bool = False) -> Answer:
@@ -161,8 +163,21 @@ def write_variants(model: str, folder: str) -> Answer:
 
 
 def outline(model: str, target: str) -> Answer:
-    write_outline(Path(model), Path(target))
+    Path(target).write_bytes(outline_bytes(outline_of(read_deployed(Path(model)))))
     return {}, ()
+
+
+def read_deployed(model: Path) -> ModelProto:
+    """A quantized model as it is; a float one simplified, as toolchains name its layers then."""
+    from onnx import shape_inference
+
+    found = load_model(model, with_weights=False)
+    if not any(node.op_type in ("QuantizeLinear", "DequantizeLinear") for node in found.graph.node):
+        return read_graph(model, any_operator=True)
+    for tensor in found.graph.initializer:
+        if len(tensor.raw_data) > _LARGE_BYTES:  # sizes that shapes depend on are small
+            tensor.ClearField("raw_data")
+    return shape_inference.infer_shapes(found)
 
 
 def _tuples(shapes: Mapping[str, Sequence[int]]) -> dict[str, Shape]:

@@ -19,8 +19,7 @@ from edgeloop._util.system import announced_memory
 from edgeloop._util.values import plural
 from edgeloop.errors import EdgeloopError
 from edgeloop.graph.info import GraphInfo, Shape
-from edgeloop.graph.isolated import GraphProcess
-from edgeloop.graph.simplify import needs_preparing
+from edgeloop.graph.isolated import graph_pool
 from edgeloop.platforms import (
     DEFAULT_PRECISION,
     Converted,
@@ -140,9 +139,7 @@ class _Bench:
         if isinstance(self._options.precision, PrecisionPlan):
             self._options.precision.check_model(path)
         probes = {device.name: self._pool.submit(device.probe) for _, device in self._devices}
-        if needs_preparing(path, self._options.shapes):
-            with closing(GraphProcess()) as graphs:
-                path = graphs.prepare(path, self._options.shapes, self._folder)
+        path = graph_pool().prepare(path, self._options.shapes, self._folder)
         self._model = path
         made = {name: self._converted(name, path) for name in dict(self._devices)}
         results = self._results([(device, made[name], probes) for name, device in self._devices])

@@ -17,7 +17,7 @@ import re
 import statistics
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,8 +35,7 @@ from edgeloop._util.yaml import Origin
 from edgeloop._version import __version__
 from edgeloop.errors import BadInput, BadSetting, LocalFileError
 from edgeloop.graph.info import GraphSummary, Shape
-from edgeloop.graph.isolated import GraphProcess
-from edgeloop.graph.simplify import needs_preparing
+from edgeloop.graph.isolated import graph_pool
 from edgeloop.platforms import (
     DEFAULT_PRECISION,
     Converted,
@@ -514,12 +513,9 @@ class _Measuring:
         )
 
     def _read(self) -> tuple[GraphSummary, Path]:
-        with closing(GraphProcess()) as graphs:
-            summary = graphs.summarize(self._path, self._options.shapes)
-            if not needs_preparing(self._path, self._options.shapes):
-                return summary, self._path
-            prepared = graphs.prepare(self._path, self._options.shapes, self._folder / "prepared")
-        return summary, prepared
+        shapes = self._options.shapes
+        summary = graph_pool().summarize(self._path, shapes)
+        return summary, graph_pool().prepare(self._path, shapes, self._folder / "prepared")
 
     def _task(self, info: GraphInfo) -> Task | None:
         dataset = self._options.dataset

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from edgeloop._util.isolation import Answer, Array, Work, serve
 from edgeloop._util.system import thread_limit
 from edgeloop.graph.bits import channel_axis, weight_layers
-from edgeloop.graph.check import shapes_of
 from edgeloop.graph.info import GraphInfo, info_from
+from edgeloop.graph.read import shapes_of
 from edgeloop.platforms import PROBE, cut, model_inputs, run_samples, sample_count
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeloop._util.system import thread_limit
-from edgeloop.graph.check import shapes_of
+from edgeloop.graph.read import shapes_of
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto

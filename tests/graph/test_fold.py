@@ -11,7 +11,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from edgeloop.errors import BadModel
-from edgeloop.graph.check import read_graph, shapes_of
+from edgeloop.graph.check import read_graph
+from edgeloop.graph.read import shapes_of
 from edgeloop.graph.simplify import LARGEST_CONSTANT, fold_constants
 from tests.graph.odd_models import info, save, weights
 from tests.nets_archai import CLASSES, SIZE, export_archai

@@ -12,8 +12,9 @@ import torch
 from onnx import helper
 
 from edgeloop.errors import BadModel, LocalFileError
-from edgeloop.graph.check import DENSE, SHUFFLE, estimate_caveats, read_graph, shapes_of
+from edgeloop.graph.check import DENSE, SHUFFLE, estimate_caveats, read_graph
 from edgeloop.graph.count import graph_info
+from edgeloop.graph.read import shapes_of
 from tests.graph import odd_models
 from tests.nets_torch import SmallUNet
 

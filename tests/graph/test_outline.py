@@ -20,8 +20,8 @@ from edgeloop.graph.outline import (
     outline_bytes,
     outline_of,
     parse_outline,
-    read_deployed,
 )
+from edgeloop.graph.worker import read_deployed
 from tests.networks import chain, public_outline
 from tests.qdq import constant, quantized
 

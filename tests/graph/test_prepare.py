@@ -16,7 +16,7 @@ from edgeloop.graph import read
 from edgeloop.graph.check import read_graph
 from edgeloop.graph.info import shapes_from, shapes_text
 from edgeloop.graph.read import save_model
-from edgeloop.graph.simplify import needs_preparing, prepare_model
+from edgeloop.graph.simplify import prepare_model
 from tests.exports import Everyday, everyday  # noqa: F401 - a fixture
 from tests.graph.odd_models import info, save
 
@@ -62,7 +62,7 @@ def test_everyday_exports_are_prepared_where_they_need_it(
     shapes = {"image": export.shape} if export.needs_shape else {}
     prepared = prepare_model(path, shapes, tmp_path / "prepared")
     is_plain = not export.half and not export.free
-    assert (prepared == path) == is_plain == (not needs_preparing(path, shapes))
+    assert (prepared == path) == is_plain
     assert prepared.name == path.name
     assert element_types(prepared) <= {TensorProto.FLOAT, TensorProto.INT64}
     assert prepare_model(prepared, None, tmp_path / "again") == prepared

@@ -283,6 +283,7 @@ def test_a_second_hand_looks_after_the_first_one_of_every_other_board() -> None:
 
 def test_an_assignment_finds_its_models_by_what_the_row_says(tmp_path: Path) -> None:
     files = {name: tmp_path / name for name in ("a.onnx", "a.quant.onnx", "w.bin")}
+    save_segmentation_model(files["a.onnx"])
     named = Assignment("m", "convert", {"model_name": "a.onnx"}, files, tmp_path)
     old = Assignment("m", "convert", {}, files, tmp_path)
     assert named.onnx == old.onnx == tmp_path / "a.onnx"

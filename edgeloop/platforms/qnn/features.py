@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edgeloop.graph.check import shapes_of
 from edgeloop.graph.count import count_layers
 from edgeloop.graph.info import Shape
+from edgeloop.graph.read import shapes_of
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto

@@ -20,9 +20,10 @@ from edgeloop._util.isolation import Answer, Array, Work, serve
 from edgeloop._util.system import thread_limit
 from edgeloop.errors import MissingLibrary, ModelFailed, ModelRefused, WorkerFailed
 from edgeloop.graph.bits import tunable_from, tunable_tensors
-from edgeloop.graph.check import estimate_caveats, layout_of, read_graph, refusal, shapes_of
+from edgeloop.graph.check import estimate_caveats, read_graph, refusal
 from edgeloop.graph.count import count_layers, deployed_memory, graph_info, write_layers
-from edgeloop.graph.info import Layout, info_from
+from edgeloop.graph.info import Layout, info_from, layout_of
+from edgeloop.graph.read import shapes_of
 from edgeloop.graph.rewrites.apply import apply_rewrites, rewrite_notes
 from edgeloop.platforms.batching import calibration_batch, run_samples, samples_from_files
 from edgeloop.platforms.precision import Precision, PrecisionPlan

@@ -15,8 +15,8 @@ from collections.abc import Collection
 from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any
 
-from edgeloop.graph.check import shapes_of
 from edgeloop.graph.count import count_layers
+from edgeloop.graph.read import shapes_of
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto

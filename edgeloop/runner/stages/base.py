@@ -6,15 +6,13 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 from edgeloop.errors import BadInput, NotFound, UnusableModel
 from edgeloop.graph.info import shapes_from
-from edgeloop.graph.isolated import GraphProcess
-from edgeloop.graph.simplify import needs_preparing
+from edgeloop.graph.isolated import graph_pool
 from edgeloop.platforms import (
     DEFAULT_PRECISION,
     AttributesLatency,
@@ -118,10 +116,7 @@ class Assignment:
         """The model with fixed sizes and in float32, as toolchains and runtimes take it: the file
         that was uploaded, or a copy of the same name in the stage's folder."""
         path, shapes = self.uploaded, shapes_from(self.row.get("shapes"))
-        if not needs_preparing(path, shapes):
-            return path
-        with closing(GraphProcess()) as graphs:
-            return graphs.prepare(path, shapes, self.folder / "prepared")
+        return graph_pool().prepare(path, shapes, self.folder / "prepared")
 
     @property
     def uploaded(self) -> Path:
