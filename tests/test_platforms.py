@@ -61,7 +61,7 @@ from edgeloop.node.index import scan
 from edgeloop.errors import ComputeRefused, StoreError
 from edgeloop.jobs.computes.local import LocalCompute, LocalOptions
 from edgeloop.node.resources import Resources
-from edgeloop.view.portal.connections import ConnectionLimits, usable_limits
+from edgeloop.view.portal.server import MOST_CONNECTIONS, usable_connections
 from edgeloop.view.portal.tokens import own_token
 from edgeloop.settings import check_owner
 from edgeloop.node.files import PlainFolder
@@ -78,7 +78,7 @@ token = own_token(folder=here)
 token.file.chmod(0o666)  # as Windows shows every file
 assert own_token(folder=here) == token
 check_owner(here, is_here=True)
-assert home_folder({"HOME": ""}) and usable_limits() == ConnectionLimits()
+assert home_folder({"HOME": ""}) and usable_connections() == MOST_CONNECTIONS
 assert native_memory_bytes({}) > 0
 os.name = "nt"  # signal 0 must not be sent: it is Ctrl-C
 os.kill = None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import socket
-import ssl
 import subprocess
 import sys
 import threading
@@ -24,7 +23,6 @@ from click.testing import CliRunner
 from edgeloop.cli.app import app as command_line
 from edgeloop.settings import Settings
 from edgeloop.view.portal.app import create_app
-from edgeloop.view.portal.connections import ConnectionLimits, usable_limits
 from edgeloop.view.portal.server import server_config
 from edgeloop.view.portal.state import PortalOptions
 from edgeloop.workspace import Workspace
@@ -92,14 +90,12 @@ def run_here(folder: Path, *arguments: str) -> None:
 class Served:
     """Starts at once; `close` ends it."""
 
-    def __init__(
-        self, app: Any, limits: ConnectionLimits | None = None, tls: ssl.SSLContext | None = None
-    ) -> None:
+    def __init__(self, app: Any, certificate: Path | None = None, key: Path | None = None) -> None:
         self._app = app
-        self._server = uvicorn.Server(server_config(app, limits or usable_limits(), tls))
+        self._server = uvicorn.Server(server_config(app, certificate, key))
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.place = self._listener.getsockname()
-        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self.place[1]}"
+        self.url = f"{'https' if certificate else 'http'}://127.0.0.1:{self.place[1]}"
         given = {"sockets": [self._listener]}
         self._thread = threading.Thread(target=self._server.run, kwargs=given, daemon=True)
         self._thread.start()

@@ -1,4 +1,4 @@
-"""The server: its address, and a shutdown that does not wait for open pages."""
+"""The server: its address, its limits, and a shutdown that does not wait for open pages."""
 
 from __future__ import annotations
 
@@ -20,20 +20,19 @@ from edgeloop.view.portal.tokens import (
     AUTO,
     SHORTEST_TOKEN,
     OwnToken,
+    check_certificate,
     fingerprint,
     own_certificate,
     own_token,
-    tls_context,
 )
 from edgeloop.workspace import Workspace
 
 if TYPE_CHECKING:
-    import ssl
-
     import uvicorn
 
-    from edgeloop.view.portal.connections import ConnectionLimits
-
+MOST_CONNECTIONS = 1_000
+IDLE_S = 5
+_FILES_BESIDES = 200  # of the store, of libraries
 LAST_REQUESTS_S = 2
 _EVERYWHERE = ("0.0.0.0", "::", "")  # noqa: S104 - what is refused without a token
 
@@ -94,15 +93,14 @@ def serve(
         import uvicorn
 
         from edgeloop.view.portal.app import create_app
-        from edgeloop.view.portal.connections import usable_limits
     except ImportError:
         raise MissingExtra(what="The portal", extra="portal") from None
     options = checked(options)
     own = own_token() if options.token == AUTO else None
     options = replace(options, token=own.text) if own else options
     options = _with_certificate(workspace, options)
-    files = (options.certificate, options.key)
-    tls = tls_context(*files) if all(files) else None  # type: ignore[arg-type]
+    if options.certificate is not None and options.key is not None:
+        check_certificate(options.certificate, options.key)
     with contextlib.closing(bound(options)) as listener:
         options = replace(options, port=listener.getsockname()[1])
         app = create_app(workspace, options)
@@ -115,21 +113,25 @@ def serve(
                 super().handle_exit(sig, frame)
 
         announce(address_of(workspace, options, own))
-        Server(server_config(app, usable_limits(), tls)).run(sockets=[listener])
+        config = server_config(app, options.certificate, options.key)
+        Server(config).run(sockets=[listener])
 
 
 def server_config(
-    app: object, limits: ConnectionLimits, tls: ssl.SSLContext | None = None
+    app: object, certificate: Path | None = None, key: Path | None = None
 ) -> uvicorn.Config:
-    """How the application is served. TLS is ours, since a handshake counts as a connection."""
+    """How the application is served. Uvicorn limits connections and idle ones; clients that are
+    slow on purpose are for a proxy to handle, as docs/how-to/portal.md says."""
     import uvicorn
-
-    from edgeloop.view.portal.connections import protocol_factory
 
     return uvicorn.Config(
         app,  # type: ignore[arg-type]
-        http=protocol_factory(limits, tls),  # type: ignore[arg-type]
+        http="h11",
         loop="asyncio",
+        ssl_certfile=certificate,
+        ssl_keyfile=key,
+        limit_concurrency=usable_connections(),
+        timeout_keep_alive=IDLE_S,
         log_level="error",  # not a line for each request that is not valid
         access_log=False,  # it would contain ?token=
         server_header=False,
@@ -137,6 +139,23 @@ def server_config(
         ws="none",
         timeout_graceful_shutdown=LAST_REQUESTS_S,
     )
+
+
+def usable_connections() -> int:
+    """As many connections as this process may open files for, after raising that limit."""
+    try:
+        import resource
+    except ImportError:  # not a POSIX system: there is no such limit to raise
+        return MOST_CONNECTIONS
+    needed = MOST_CONNECTIONS + _FILES_BESIDES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return MOST_CONNECTIONS
+    raised = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+        soft = raised
+    return max(min(MOST_CONNECTIONS, soft - _FILES_BESIDES), soft // 2, 1)
 
 
 def _with_certificate(workspace: Workspace, options: PortalOptions) -> PortalOptions:

@@ -87,8 +87,8 @@ def opening_page(link: str, folder: Path | None = None) -> str:
     return file.as_uri()
 
 
-def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
-    """For a server; refuses what a browser could not use."""
+def check_certificate(certificate: Path, key: Path) -> None:
+    """Raise LocalFileError for a certificate or a key that a server cannot use."""
 
     def no_passphrase() -> str:
         raise LocalFileError(
@@ -107,7 +107,6 @@ def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
         raise LocalFileError(path=key, reason=why) from None
     except OSError as error:
         raise LocalFileError(path=key, reason=f"cannot be read: {error.strerror}") from None
-    return context
 
 
 def own_certificate(names: Sequence[str], folder: Path | None = None) -> tuple[Path, Path]:
