@@ -29,8 +29,8 @@ from edgeloop.platforms.snpe.sdk import Sdk, find_sdk
 from edgeloop.platforms.snpe.toolchain import SnpeToolchain
 from edgeloop.runner.loop import RunnerOptions
 from edgeloop.runner.loop import run as run_runner
+from edgeloop.runner.machines import utilisation
 from edgeloop.runner.stages import Assignment, Equipment, Sizes, perform
-from edgeloop.runner.usage import utilisation
 from edgeloop.settings import Settings
 from edgeloop.store import SqliteLocation
 from edgeloop.tasks import Images, Task, open_task

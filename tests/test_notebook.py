@@ -16,7 +16,7 @@ from PIL import Image
 
 from edgeloop import Workspace
 from edgeloop.cli.app import app
-from edgeloop.runner.usage import record_use
+from edgeloop.runner.presence import record_use
 from tests.cli.terminals import Terminal
 from tests.peers.process import accepts_connections, wait_until
 from tests.report.tables import table

@@ -35,10 +35,9 @@ from edgeloop.models.plan import default_plan, utc
 from edgeloop.operate.fleet.records import Fleets
 from edgeloop.operate.fleet.spec import Bounds, ExperimentShare, FleetSpec
 from edgeloop.operate.fleet.supervisor import FleetSupervisor
-from edgeloop.runner.backoff import Backoff
-from edgeloop.runner.coordinator import Coordinator, DeviceSessions
-from edgeloop.runner.presence import Presence
-from edgeloop.runner.worker import RunnerEvent, Worker
+from edgeloop.runner.coordinator import Backoff, Coordinator, DeviceSessions
+from edgeloop.runner.presence import Presence, RunnerEvent
+from edgeloop.runner.worker import Worker
 
 LINUX = ("quantize", "onnx")
 _KINDS = ("device", "device-accuracy", "device-float")

@@ -118,7 +118,7 @@ def calibrate(
     """
     from dataclasses import asdict
 
-    from edgeloop.runner.calibration import calibrate_profile
+    from edgeloop.runner.compare import calibrate_profile
 
     with opened(store, experiment) as workspace:
         profile = calibrate_profile(workspace, name, csv_file, chip)
@@ -359,7 +359,7 @@ def _lines(workspace: Workspace) -> list[MachineLine]:
 def _as_rows(workspace: Workspace, lines: Sequence[MachineLine]) -> list[dict[str, object]]:
     from datetime import UTC, datetime
 
-    from edgeloop.runner.usage import use_today
+    from edgeloop.runner.machines import use_today
 
     now = datetime.now(UTC)
     first_key = f"{now.timestamp() - 2 * 86_400:015.3f}"  # a use may have begun before midnight

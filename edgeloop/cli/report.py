@@ -245,7 +245,7 @@ def _rows(
 
 
 def _uses(workspace: Workspace) -> list[dict[str, object]]:
-    from edgeloop.runner.usage import utilisation
+    from edgeloop.runner.machines import utilisation
 
     return [
         {"device": use.device, "day": f"{use.day}", "seconds": use.seconds, "uses": use.uses}

@@ -29,8 +29,8 @@ from edgeloop.cli.terminal import TableColumn, listing, no_models, print_json, p
 if TYPE_CHECKING:
     from edgeloop.platforms import Precision, PrecisionPlan
     from edgeloop.runner.loop import RunTotals
+    from edgeloop.runner.presence import RunnerEvent
     from edgeloop.runner.stages.base import Sizes
-    from edgeloop.runner.worker import RunnerEvent
     from edgeloop.settings import Settings
 
 dataset_option = click.option(
@@ -247,7 +247,7 @@ def usage(experiment: str | None, store: str | None, as_json: bool) -> None:
 
     Example: edgeloop usage --json
     """
-    from edgeloop.runner.usage import utilisation
+    from edgeloop.runner.machines import utilisation
 
     with opened(store, experiment) as workspace:
         uses = utilisation(row.values for row in workspace.store.usage().query())

@@ -717,7 +717,7 @@ class MachineLeftovers:
 
 def _is_workdir(folder: Path) -> bool:
 
-    from edgeloop.runner.workdir import MARK
+    from edgeloop.runner.resources import MARK
 
     return (folder / MARK).exists()
 

@@ -5,6 +5,8 @@ A model's files, here, as a stage would see them.
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
@@ -15,21 +17,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeloop._util.files import read_regular
 from edgeloop._util.values import interval_text, latency_text
-from edgeloop.errors import BadInput, NoSuchPrecision
+from edgeloop.errors import BadInput, LocalFileError, NoSuchPrecision
 from edgeloop.graph.count import LayerTiming, costliest
 from edgeloop.graph.variants import class_axis
 from edgeloop.platforms import (
+    DEFAULT_PLATFORM,
     Device,
     GraphInfo,
     Kind,
+    LatencyProfile,
+    MeasuredModel,
     Measurement,
     converter_of,
+    find_platform,
     open_device,
     open_toolchain,
 )
-from edgeloop.runner.stages import Sizes, batches
-from edgeloop.runner.stages.agreement import agreement_of, test_batches, test_samples
+from edgeloop.runner.stages import Sizes
+from edgeloop.runner.stages.accuracy import agreement_of, batches, test_batches, test_samples
 from edgeloop.runner.stages.base import Assignment, Equipment, choose_task
 from edgeloop.tasks import (
     Interval,
@@ -47,6 +54,8 @@ from edgeloop.tasks import (
     task_for,
 )
 from edgeloop.workspace import Workspace
+
+_LARGEST_FILE = 10_000_000
 
 
 def fetched(workspace: Workspace, model: str, folder: Path, match: str = "*") -> Assignment:
@@ -289,3 +298,31 @@ def _latency(measured: Measurement) -> str:
         return f"at least {text} est"
     interval = interval_text(measured.low_ms, measured.high_ms, measured.coverage)
     return f"{text} est, {interval}" if interval else f"{text} est"
+
+
+# A latency profile of a user's own board, from models measured on it and their estimates.
+
+
+def calibrate_profile(workspace: Workspace, name: str, measured: Path, chip: str) -> LatencyProfile:
+    """Fits and keeps it in the project; `measured` is a CSV with model and latency_ms."""
+    platform = find_platform(workspace.settings.toolchain or DEFAULT_PLATFORM)
+    suffix = platform.file_suffixes[0]
+    with TemporaryDirectory() as folder:
+        models = []
+        for model, latency_ms in _read_measured(measured).items():
+            work = fetched(workspace, model, Path(folder) / model, f"*{suffix}")
+            models.append(MeasuredModel(work.artefact(suffix, platform.name), latency_ms))
+        source = f"{len(models)} models, {measured.name}"
+        return platform.calibrate(name, chip, models, workspace.settings, source)
+
+
+def _read_measured(path: Path) -> dict[str, float]:
+    try:
+        text = read_regular(path, _LARGEST_FILE).decode("utf-8")
+        rows = list(csv.DictReader(io.StringIO(text, newline="")))
+        return {row["model"]: float(row["latency_ms"]) for row in rows}
+    except (KeyError, TypeError, ValueError, csv.Error):
+        reason = f"{path} must have the columns model and latency_ms, with a number in each row"
+        raise BadInput(reason=reason) from None
+    except OSError as error:
+        raise LocalFileError(path=path, reason=error.strerror) from None

@@ -36,22 +36,19 @@ from edgeloop.platforms import (
     open_toolchain,
     platform_of,
 )
-from edgeloop.runner.backoff import Backoff
 from edgeloop.runner.coordinator import (
     IDLE_WORK_S,
+    Backoff,
     Coordinator,
     DeviceSessions,
     IdleWork,
     ModelFilter,
 )
-from edgeloop.runner.cpus import CpuPool, NoCpusError
-from edgeloop.runner.heartbeat import HealthBeat
-from edgeloop.runner.outlook import drain_summary
-from edgeloop.runner.presence import Presence
+from edgeloop.runner.presence import HealthBeat, Presence, RunnerEvent, drain_summary
+from edgeloop.runner.resources import DEFAULT_CAP_BYTES, CpuPool, NoCpusError, WorkFolder
 from edgeloop.runner.stages.base import CachingToolchain, Equipment, Sizes
 from edgeloop.runner.stages.recovery import check_toolchain
-from edgeloop.runner.workdir import DEFAULT_CAP_BYTES, WorkFolder
-from edgeloop.runner.worker import RunnerEvent, Worker
+from edgeloop.runner.worker import Worker
 from edgeloop.settings import Settings, cache_folder
 from edgeloop.tasks import Task, TensorsTask, check_data, open_task
 from edgeloop.workspace import Workspace

@@ -1,28 +1,39 @@
-"""A runner's row in the registry: written while it runs, removed when it ends.
-
-Also what a runner says of itself: whom it serves, and what it waits for while it has nothing to do.
-"""
+"""What a runner tells others: events for screen and log, its row in the registry, its health file,
+the use of its devices, and what it waits for while it has nothing to do."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import random
+import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING, Literal
 
 from edgeloop._util.system import machine_celsius
 from edgeloop._version import __version__
-from edgeloop.errors import EdgeloopError
+from edgeloop.errors import EdgeloopError, LocalFileError
+from edgeloop.models.columns import CANDIDATE, matches_any
+from edgeloop.models.plan import is_foreign, records_of
+from edgeloop.models.queue import FINISHED
 from edgeloop.models.runners import BEAT_S, Registry, RunnerDevice, RunnerEntry, new_runner_id
 from edgeloop.platforms import Device, DeviceCondition, HasCondition, ListedDevice, platform_of
-from edgeloop.runner.outlook import outlook
-from edgeloop.runner.worker import RunnerEvent, Worker
-from edgeloop.workspace import Workspace
+from edgeloop.runner.health import BEAT_S as HEALTH_BEAT_S
+from edgeloop.runner.health import write_health
+from edgeloop.store import Condition, Table, Values
+from edgeloop.workspace import Workspace, models_elsewhere
+
+if TYPE_CHECKING:
+    from edgeloop.runner.worker import Worker
 
 TICK_S = 1.0
 SOONEST_S = 3.0  # between two writes, however quickly the work changes
@@ -32,6 +43,22 @@ LOOK_AGAIN_S = 60.0
 ANSWER_S = 4 * BEAT_S  # a store that was silent for so long is away
 LONGEST_LOOK_AGAIN_S = 600.0
 _LEFT = DeviceCondition("unplugged", "it was plugged in here, and nobody used it")
+MOST_ROWS = 100  # a look costs the same however many models there are
+MOST_NAMES = 3
+
+
+@dataclass(frozen=True)
+class RunnerEvent:
+    """What a runner has to say, for the screen and the log: a stage began, is done, failed, or was
+    given back because this machine could not do it; or, without a model, whom it serves, what it
+    waits for, how models stand at the end (`drained`), or something else (`note`)."""
+
+    state: Literal["begun", "done", "failed", "released", "note", "serving", "waiting", "drained"]
+    model: str = ""
+    stage: str = ""
+    seconds: float = 0.0
+    text: str = ""
+    summary: DrainSummary | None = None
 
 
 class Presence:
@@ -269,3 +296,149 @@ def _condition(device: HasCondition) -> DeviceCondition:
 def _unused(condition: DeviceCondition) -> str:
     """A board that nobody uses is plugged in, unless it is worse."""
     return "plugged" if condition.state in ("ready", "hot") else condition.state
+
+
+class HealthBeat:
+    """A context manager around a runner: keeps its health file. Without a file it does nothing.
+
+    A worker is stuck when nothing of its device has shown progress for `stuck_s`: long stages show
+    it piece by piece, and so does whatever waits with a limit, be it for a store that is away.
+    """
+
+    def __init__(self, file: Path | None, stuck_s: float) -> None:
+        self._file = file
+        self._stuck_s = stuck_s
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="health", daemon=True)
+        self._workers: Sequence[Worker] = ()
+        self._not_ready: Callable[[], str] = lambda: "it is starting"
+
+    def watch(self, workers: Sequence[Worker], not_ready: Callable[[], str]) -> None:
+        """From now on these must show progress; `not_ready` says why no work is taken, if so."""
+        self._workers, self._not_ready = workers, not_ready
+
+    def __enter__(self) -> HealthBeat:
+        if self._file is not None:
+            write_health(self._file, "", self._not_ready())  # a file that cannot be: said at once
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._file is None:
+            return
+        self._done.set()
+        self._thread.join(HEALTH_BEAT_S)
+        with contextlib.suppress(OSError):
+            self._file.unlink(missing_ok=True)
+
+    def _run(self) -> None:
+        assert self._file is not None
+        while not self._done.wait(HEALTH_BEAT_S):
+            with contextlib.suppress(LocalFileError):  # a full disk: the probe notices if it lasts
+                write_health(self._file, self._stuck(), self._not_ready())
+
+    def _stuck(self) -> str:
+        """Sessions of one device wait for each other, so any of them speaks for all."""
+        newest: dict[str, Worker] = {}
+        for worker in self._workers:
+            other = newest.setdefault(worker.served_device, worker)
+            if worker.progressed_s > other.progressed_s:
+                newest[worker.served_device] = worker
+        for name, worker in newest.items():
+            silent_s = time.monotonic() - worker.progressed_s
+            if silent_s > self._stuck_s:
+                what = f"{worker.doing.stage} {worker.doing.model}" if worker.doing else "no stage"
+                where = name or "the machine itself"
+                return f"{where} has made no progress for {silent_s:.0f} s ({what})"
+        return ""
+
+
+def record_use(usage: Table, device: str, start: datetime, end: datetime, **more: str) -> None:
+    """Columns `name`, `start`, `end` as in Archai's table, and `model`, `stage` and `owner`, the
+    holder of the lease. A failure to record does not lose the measurement."""
+    key = f"{start.timestamp():015.3f}-{secrets.token_hex(4)}"
+    row = {"name": device, "start": start.isoformat(), "end": end.isoformat(), **more}
+    with contextlib.suppress(EdgeloopError):
+        usage.insert(key, row)
+
+
+@dataclass(frozen=True)
+class DrainSummary:
+    """How the models stand when a runner has nothing left to do: how many are complete, which ones
+    are in error, and why others are left, with how many there are of each kind."""
+
+    done: int
+    failed: tuple[str, ...]
+    left: tuple[tuple[str, int], ...]
+
+    def __str__(self) -> str:
+        names = ", ".join(self.failed[:MOST_NAMES])
+        more = " and others" if len(self.failed) > MOST_NAMES else ""
+        failed = f"{len(self.failed)} failed" + (f" ({names}{more})" if self.failed else "")
+        reasons = ", ".join(f"{count} {reason}" for reason, count in self.left)
+        left = f"{sum(count for _, count in self.left)} left" + (f": {reasons}" if reasons else "")
+        return f"Models: {self.done} done, {failed}, {left}."
+
+
+def drain_summary(
+    workspace: Workspace, capabilities: Collection[str], subset: Sequence[str] = ()
+) -> DrainSummary:
+    """Of all models of the experiment that match the subset."""
+    done, failed, left = 0, [], Counter[str]()
+    for row in workspace.store.models(workspace.experiment).query():
+        status = row.values.get("status")
+        if status == CANDIDATE or not matches_any(row.key, subset):
+            continue
+        if status == "complete":
+            done += 1
+        elif status == "error":
+            failed.append(row.key)
+        elif status in FINISHED:
+            left[str(status)] += 1
+        else:
+            left[_reason(workspace, row.values, capabilities)] += 1
+    return DrainSummary(done, tuple(failed), tuple(left.most_common()))
+
+
+def outlook(workspace: Workspace, capabilities: Collection[str], subset: Sequence[str] = ()) -> str:
+    """What stands between a runner with these capabilities and its next stage, as a phrase."""
+    table = workspace.store.models(workspace.experiment)
+    unfinished = [Condition("status", "!=", status) for status in FINISHED]
+    rows = list(table.query(where=unfinished, limit=MOST_ROWS))
+    if not rows:
+        if any(True for _ in table.query(limit=1)):
+            return "no model has anything left to do"
+        others = ", ".join(f"{n} in '{name}'" for name, n in models_elsewhere(workspace).items())
+        return f"experiment '{workspace.experiment}' has no models" + (others and f"; {others}")
+    more = " or more" if len(rows) == MOST_ROWS else ""
+    kept = [row.values for row in rows if matches_any(row.key, subset)]
+    if not kept:
+        return f"{len(rows)}{more} unfinished, but none matches {' or '.join(subset)}"
+    reasons = Counter(_reason(workspace, row, capabilities) for row in kept)
+    return ", ".join(f"{count}{more} {reason}" for reason, count in reasons.most_common(MOST_NAMES))
+
+
+def _reason(workspace: Workspace, row: Values, capabilities: Collection[str]) -> str:
+    plan = workspace.plan
+    records = records_of(row)
+    owners = sorted({record.owner for record in records.values() if record.is_held})
+    ready = [stage for stage in plan.for_model(row) if plan.is_ready(row, stage)]
+    free = [stage for stage in ready if not (s := records.get(stage.name)) or not s.is_held]
+    if is_foreign(row, records):
+        return f"held by {row.get('node')}, which is not an Edgeloop runner"
+    ours = [stage for stage in free if plan.capability(row, stage) in capabilities]
+    if ours:
+        return f"ready for {ours[0].name}, to be tried again soon"
+    if owners:
+        shown = ", ".join(owners[:MOST_NAMES])
+        return f"in work at {shown}{' and others' if len(owners) > MOST_NAMES else ''}"
+    if not free:
+        return "with no stage that is ready"
+    _, _, device = plan.capability(row, free[0]).partition("@")
+    where = f" on {device}" if device else ""
+    return f"waiting for {free[0].name}{where}, which this runner does not do"

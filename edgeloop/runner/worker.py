@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from types import TracebackType
 from typing import Literal
 
 from edgeloop._util.files import sha256_of
@@ -36,15 +37,19 @@ from edgeloop.models.files import check_upload
 from edgeloop.models.leases import Lease, Leases, Outcome
 from edgeloop.models.runners import CurrentStage
 from edgeloop.platforms import SharedDevice, TakesTurns
-from edgeloop.runner.backoff import FOR_OTHERS, HOPELESS, INFRASTRUCTURE, Backoff
-from edgeloop.runner.coordinator import Coordinator, DeviceSessions, ModelFilter
-from edgeloop.runner.cpus import CpuPool, NoCpusError
-from edgeloop.runner.heartbeat import Heartbeat
-from edgeloop.runner.outlook import DrainSummary
+from edgeloop.runner.coordinator import (
+    FOR_OTHERS,
+    HOPELESS,
+    INFRASTRUCTURE,
+    Backoff,
+    Coordinator,
+    DeviceSessions,
+    ModelFilter,
+)
+from edgeloop.runner.presence import RunnerEvent, record_use
+from edgeloop.runner.resources import CpuPool, NoCpusError, WorkFolder, fetch_files
 from edgeloop.runner.stages import perform
 from edgeloop.runner.stages.base import Assignment, Equipment, Result
-from edgeloop.runner.usage import record_use
-from edgeloop.runner.workdir import WorkFolder, fetch_files
 from edgeloop.workspace import Workspace
 
 
@@ -65,18 +70,47 @@ LOOK_AGAIN_S = 2.5  # by then an idle runner would have taken what is left
 Ending = Literal["done", "failed", "released"]
 
 
-@dataclass(frozen=True)
-class RunnerEvent:
-    """What a runner has to say, for the screen and the log: a stage began, is done, failed, or was
-    given back because this machine could not do it; or, without a model, whom it serves, what it
-    waits for, how models stand at the end (`drained`), or something else (`note`)."""
+class Heartbeat:
+    """A context manager around the work; `lease` is the current lease.
 
-    state: Literal["begun", "done", "failed", "released", "note", "serving", "waiting", "drained"]
-    model: str = ""
-    stage: str = ""
-    seconds: float = 0.0
-    text: str = ""
-    summary: DrainSummary | None = None
+    An unreachable store is no reason to stop: the lease may still hold when it is back.
+    """
+
+    def __init__(self, leases: Leases, lease: Lease, interval_s: float) -> None:
+        self._leases = leases
+        self._interval_s = interval_s
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+        self.lease = lease
+        self.lost = threading.Event()
+
+    def begin(self) -> None:
+        """What was claimed ahead begins now; raises LeaseLost when an idle runner has taken it."""
+        if self.lease.queued:
+            self.lease = self._leases.begin(self.lease)
+
+    def __enter__(self) -> Heartbeat:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _beat(self) -> None:
+        while not self._done.wait(self._interval_s):
+            try:
+                self.lease = self._leases.renew(self.lease)
+            except LeaseLost:
+                self.lost.set()
+                return
+            except EdgeloopError:
+                continue
 
 
 @dataclass(frozen=True)

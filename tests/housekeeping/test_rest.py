@@ -18,7 +18,7 @@ from edgeloop.node.datasets import Datasets
 from edgeloop.node.ticket import JobProgress, Ticket, is_fresh
 from edgeloop.operate.fleet.ray.environment import interpreter_in_use
 from edgeloop.operate.gc import GcOptions, find_leftovers, remove_leftovers
-from edgeloop.runner.workdir import WorkFolder
+from edgeloop.runner.resources import WorkFolder
 from edgeloop.settings import Settings
 from edgeloop.store import Store
 from edgeloop.testing import MemoryStore

@@ -25,12 +25,12 @@ from edgeloop.models.columns import runs_of
 from edgeloop.models.leases import Lease, Leases, Outcome
 from edgeloop.models.plan import Plan, Stage, records_of
 from edgeloop.models.queue import Queue
-from edgeloop.runner import backoff, worker
+from edgeloop.runner import coordinator, worker
 from edgeloop.runner.coordinator import Coordinator
-from edgeloop.runner.cpus import CpuPool
+from edgeloop.runner.presence import RunnerEvent
+from edgeloop.runner.resources import CpuPool, WorkFolder
 from edgeloop.runner.stages.base import Assignment, Equipment, Result
-from edgeloop.runner.workdir import WorkFolder
-from edgeloop.runner.worker import RunnerEvent, Worker
+from edgeloop.runner.worker import Worker
 from edgeloop.settings import Settings
 from edgeloop.store import Record, Table, Value, Values
 from edgeloop.workspace import Workspace
@@ -265,7 +265,7 @@ def main(folder: str, slot: str, seed: str, work_s: str) -> None:
     clock = Clock(Path(folder) / f"clock-{slot}")
     settings = replace(Settings.load(), node=name)
     history = Writer(Path(folder) / f"{name}.jsonl")
-    backoff.LONGEST_DELAY_S = LONGEST_DELAY_S
+    coordinator.LONGEST_DELAY_S = LONGEST_DELAY_S
     worker.perform = Stages(history, random.Random(int(seed)), float(work_s)).perform
     workspace = WitnessedWorkspace(settings, history, clock)
     device = SimpleNamespace(name="host")

@@ -25,7 +25,7 @@ from edgeloop.platforms import AttributesLatency, LayerCosts
 from edgeloop.platforms.qnn.device import HtpDevice
 from edgeloop.platforms.qnn.layers import OUTPUT, CutTimes, TimedCut, kept_cuts, layer_costs
 from edgeloop.platforms.qnn.prefixes import GraphLayer
-from edgeloop.runner.stages.layers import complete_table, with_layers
+from edgeloop.runner.stages.base import complete_table, with_layers
 from edgeloop.testing.waiting import wait_until
 from tests.converted import open_htp
 from tests.nets import save_tiny, with_scatter

@@ -16,7 +16,7 @@ from typing import Any
 
 from edgeloop.models.runners import CurrentStage, RunnerDevice, RunnerEntry, columns_of
 from edgeloop.node.ticket import log_key, outputs_folder
-from edgeloop.runner.usage import record_use
+from edgeloop.runner.presence import record_use
 from edgeloop.settings import Settings
 from edgeloop.workspace import Workspace
 from tests.portal.pictures import examples

@@ -14,7 +14,7 @@ import pytest
 
 from edgeloop.errors import BadName, NoSuchModel, NotFound
 from edgeloop.models.runners import CurrentStage, RunnerDevice, RunnerEntry, columns_of
-from edgeloop.runner.usage import record_use
+from edgeloop.runner.presence import record_use
 from edgeloop.store import Value
 from edgeloop.view.portal.shapes import ParetoQuery, TableQuery
 from edgeloop.view.portal.state import FEEDS, Cache, Portal, frame_of

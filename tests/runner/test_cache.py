@@ -14,9 +14,9 @@ import pytest
 from edgeloop.errors import BlobMissing, FileDamaged
 from edgeloop.models.files import ModelFile
 from edgeloop.runner.loop import RunnerOptions, run
+from edgeloop.runner.presence import RunnerEvent
+from edgeloop.runner.resources import WorkFolder
 from edgeloop.runner.stages.base import Assignment, Result
-from edgeloop.runner.workdir import WorkFolder
-from edgeloop.runner.worker import RunnerEvent
 from edgeloop.settings import Settings
 from edgeloop.testing import MemoryStore
 from edgeloop.workspace import Workspace
@@ -107,16 +107,16 @@ def test_files_are_not_counted_at_every_stage(
     work: WorkFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A walk over the files of 5,000 models took seconds of each stage."""
-    from edgeloop.runner import workdir
+    from edgeloop.runner import resources
 
     walks = []
-    real = workdir._facts
+    real = resources._facts
 
     def count(folder: Path | str) -> object:
         walks.append(folder)
         return real(folder)
 
-    monkeypatch.setattr(workdir, "_facts", count)
+    monkeypatch.setattr(resources, "_facts", count)
     for number in range(50):
         content = str(number).encode()
         assert fetched(work, store_of(content), file_of(content)) == content

@@ -13,8 +13,8 @@ import pytest
 
 from edgeloop._util.system import available_cpus, usable_cpus
 from edgeloop.errors import BadInput
-from edgeloop.runner import cpus as cpus_module
-from edgeloop.runner.cpus import CpuPool, NoCpusError
+from edgeloop.runner import resources as resources_module
+from edgeloop.runner.resources import CpuPool, NoCpusError
 
 STOPPED = threading.Event()
 STOPPED.set()
@@ -38,8 +38,8 @@ def bound(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """What this process would have been bound to, one after the other."""
     asked: list[list[int]] = []
     monkeypatch.setenv("EDGELOOP_CPUS", "")  # put back afterwards: runners here share a process
-    monkeypatch.setattr(cpus_module, "usable_cpus", lambda: [0, 1, 2, 3])
-    monkeypatch.setattr(cpus_module, "bind_to_cpus", lambda cpus: asked.append(list(cpus)))
+    monkeypatch.setattr(resources_module, "usable_cpus", lambda: [0, 1, 2, 3])
+    monkeypatch.setattr(resources_module, "bind_to_cpus", lambda cpus: asked.append(list(cpus)))
     return asked
 
 
@@ -120,7 +120,7 @@ def test_where_cpus_cannot_be_chosen_threads_are_counted(
     monkeypatch.delattr(os, "sched_setaffinity")
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setenv("MKL_NUM_THREADS", "7")
-    monkeypatch.setattr(cpus_module, "is_container", lambda: False)
+    monkeypatch.setattr(resources_module, "is_container", lambda: False)
     with CpuPool(tmp_path).reserve(1, STOPPED, print):
         assert available_cpus() == 1
         assert os.environ["OMP_NUM_THREADS"] == "1"
@@ -137,7 +137,7 @@ from edgeloop._util.isolation import NativeProcess
 from edgeloop.platforms.batching import image_batches
 from edgeloop.platforms.qnn.quantize import limited_sessions
 from edgeloop.platforms.qnn.toolchain import NATIVE, QnnToolchain
-from edgeloop.runner.cpus import CpuPool
+from edgeloop.runner.resources import CpuPool
 from edgeloop.platforms import open_device
 from edgeloop.settings import Settings
 from edgeloop.tasks.base import Samples

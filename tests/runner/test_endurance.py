@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from edgeloop.runner.loop import RunnerOptions, run
+from edgeloop.runner.presence import RunnerEvent
 from edgeloop.runner.stages.base import Sizes
-from edgeloop.runner.worker import RunnerEvent
 from edgeloop.settings import Settings
 from edgeloop.testing.faces import make_faces
 from edgeloop.testing.models import save_segmentation_model

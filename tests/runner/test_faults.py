@@ -271,8 +271,8 @@ def test_bad_models_rest_in_error_with_their_reason_and_stop_nobody(
 # The program itself, but it tries three times instead of eight (half a minute) before it gives up.
 IMPATIENT = """
 from edgeloop.cli import main
-from edgeloop.runner import backoff
-backoff.PATIENCE = 2
+from edgeloop.runner import coordinator
+coordinator.PATIENCE = 2
 main()
 """
 

@@ -10,7 +10,7 @@ import pytest
 from edgeloop.runner import coordinator as coordinator_module
 from edgeloop.runner.coordinator import Coordinator, IdleWork
 from edgeloop.runner.loop import RunnerOptions, run
-from edgeloop.runner.worker import RunnerEvent
+from edgeloop.runner.presence import RunnerEvent
 from edgeloop.settings import Settings
 from edgeloop.workspace import Workspace
 

@@ -13,10 +13,10 @@ from PIL import Image
 
 from edgeloop.errors import DatasetUnavailable, EdgeloopError, StoreUnavailable
 from edgeloop.models.plan import records_of
-from edgeloop.runner import backoff as backoff_module
+from edgeloop.runner import coordinator as coordinator_module
 from edgeloop.runner.loop import RunnerOptions, RunTotals, run
+from edgeloop.runner.presence import RunnerEvent
 from edgeloop.runner.stages.base import Sizes
-from edgeloop.runner.worker import RunnerEvent
 from edgeloop.settings import Settings
 from edgeloop.testing.faces import make_faces
 from edgeloop.testing.models import save_segmentation_model
@@ -211,7 +211,7 @@ def test_a_dataset_that_breaks_later_costs_no_model_an_attempt(
 def test_files_that_are_not_mounted_are_not_the_models_fault(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backoff_module, "PATIENCE", 2)
+    monkeypatch.setattr(coordinator_module, "PATIENCE", 2)
     blobs = project.folder / ".edgeloop" / "blobs"
     blobs.rename(project.folder / "elsewhere")
     blobs.mkdir()

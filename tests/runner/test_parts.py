@@ -23,13 +23,13 @@ from edgeloop.models.upload import UploadOptions
 from edgeloop.platforms import Measurement, open_device
 from edgeloop.platforms.qnn.toolchain import QnnToolchain
 from edgeloop.runner.coordinator import Coordinator
-from edgeloop.runner.heartbeat import Heartbeat
+from edgeloop.runner.machines import use_today, utilisation
+from edgeloop.runner.presence import record_use
+from edgeloop.runner.resources import WorkFolder, fetch_files
 from edgeloop.runner.stages import Assignment, Equipment, Sizes
 from edgeloop.runner.stages.accuracy import accuracy, ahead
 from edgeloop.runner.stages.benchmark import benchmark
-from edgeloop.runner.usage import record_use, use_today, utilisation
-from edgeloop.runner.workdir import WorkFolder, fetch_files
-from edgeloop.runner.worker import Worker
+from edgeloop.runner.worker import Heartbeat, Worker
 from edgeloop.search.nets.export import export_onnx
 from edgeloop.search.nets.spaces import build, find_space
 from edgeloop.settings import Settings

@@ -14,12 +14,12 @@ import pytest
 from edgeloop._util import files
 from edgeloop._util.files import ScratchFolder, own_folder, try_lock
 from edgeloop.errors import LocalFileError
-from edgeloop.runner.workdir import WorkFolder
+from edgeloop.runner.resources import WorkFolder
 
 HOLD = """
 import os, sys
 from pathlib import Path
-from edgeloop.runner.workdir import WorkFolder
+from edgeloop.runner.resources import WorkFolder
 with WorkFolder(Path(sys.argv[1])).stage_folder() as folder:
     (folder / "net.onnx").write_text("weights")
     print(folder, flush=True)
@@ -133,7 +133,7 @@ def test_a_folder_for_locks_is_closed_to_others_and_never_anothers(tmp_path: Pat
 AS_ANOTHER_USER = """
 import os, sys, threading
 from edgeloop.errors import LocalFileError
-from edgeloop.runner.cpus import CpuPool
+from edgeloop.runner.resources import CpuPool
 os.setgroups([])
 os.setgid(20_001)
 os.setuid(20_001)

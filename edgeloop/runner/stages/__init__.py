@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from edgeloop.runner.stages.accuracy import TESTS, accuracy, run_test
+from edgeloop.runner.stages.accuracy import TESTS, accuracy, batches, run_test
 from edgeloop.runner.stages.base import Assignment, Equipment, Result, Sizes
 from edgeloop.runner.stages.benchmark import benchmark
 from edgeloop.runner.stages.convert import convert
-from edgeloop.runner.stages.running import batches
 
 __all__ = ["Assignment", "Equipment", "Result", "Sizes", "batches", "perform", "run_test"]
 

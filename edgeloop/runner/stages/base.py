@@ -6,11 +6,12 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from edgeloop.errors import BadInput, NotFound, UnusableModel
+from edgeloop.errors import BadInput, EdgeloopError, NotFound, UnusableModel
+from edgeloop.graph.count import LayerTiming, add_times
 from edgeloop.graph.info import shapes_from
 from edgeloop.graph.isolated import graph_pool
 from edgeloop.platforms import (
@@ -19,6 +20,10 @@ from edgeloop.platforms import (
     CompilesQuantized,
     Device,
     GraphInfo,
+    LayerCost,
+    LayerCosts,
+    LayerTime,
+    Measurement,
     MixesPrecision,
     Precision,
     PrecisionPlan,
@@ -26,6 +31,7 @@ from edgeloop.platforms import (
     converted_by,
     is_converted,
 )
+from edgeloop.settings import cache_folder
 from edgeloop.store import Changes, Values
 from edgeloop.tasks import (
     Samples,
@@ -230,3 +236,48 @@ def check_fits(work: Assignment, task: Task, info: GraphInfo) -> None:
 def _is_whole(name: str, suffix: str) -> bool:
     """`.dlc` is also how `.quant.dlc` ends, and that how `.classes.quant.dlc` does."""
     return not name.removesuffix(suffix).endswith((".quant", ".classes"))
+
+
+# The cost of every layer, for `runner --layers`. A stage does not fail without it; its line in the
+# log says why it is missing.
+
+
+def complete_table(equipment: Equipment, files: Mapping[str, Path], quantized: str) -> str:
+    """Write the times of layers into the table that conversion made. Returns why not; empty where
+    it was done, or not asked for."""
+    table = next((path for name, path in files.items() if name.endswith(".layers.csv")), None)
+    if equipment.attributor is None or table is None:
+        return ""
+    costs = _costs(equipment.attributor, files[quantized])
+    if isinstance(costs, str):
+        return costs
+    timings = [
+        LayerTiming(cost.name, cost.members, cost.time_us, cost.share) for cost in costs.layers
+    ]
+    add_times(table, timings, costs.device)
+    return ""
+
+
+def with_layers(measured: Measurement, equipment: Equipment, model: Path) -> Measurement:
+    """A device that measures layers knows better; one that estimates them has done so before, for
+    the table, and remembers it."""
+    device = equipment.device
+    if equipment.attributor is None or measured.layers or not isinstance(device, AttributesLatency):
+        return measured
+    costs = _costs(device, model)
+    if isinstance(costs, str):
+        return measured
+    layers = tuple(LayerTime(_title(cost), cost.operator, cost.time_us) for cost in costs.layers)
+    return replace(measured, layers=layers)
+
+
+def _title(cost: LayerCost) -> str:
+    others = len(cost.members) - 1
+    return f"{cost.name} +{others}" if others > 0 else cost.name
+
+
+def _costs(device: AttributesLatency, model: Path) -> LayerCosts | str:
+    try:
+        return device.attribute(model, cache=cache_folder() / "layers")
+    except EdgeloopError as error:
+        return f"no cost of layers: {error}"

@@ -12,8 +12,7 @@ from edgeloop._util.values import interval_text, latency_text
 from edgeloop.models.columns import runs_of
 from edgeloop.models.plan import LATENCY_COLUMNS
 from edgeloop.platforms import Measurement, device_type
-from edgeloop.runner.stages.base import Assignment, Equipment, Result
-from edgeloop.runner.stages.layers import with_layers
+from edgeloop.runner.stages.base import Assignment, Equipment, Result, with_layers
 from edgeloop.store import Changes, Value
 
 

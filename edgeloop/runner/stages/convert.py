@@ -26,8 +26,8 @@ from edgeloop.runner.stages.base import (
     Result,
     calibration_samples,
     choose_task,
+    complete_table,
 )
-from edgeloop.runner.stages.layers import complete_table
 from edgeloop.runner.stages.recovery import Recovered, recovered
 from edgeloop.store import Value
 from edgeloop.tasks import Samples, task_for

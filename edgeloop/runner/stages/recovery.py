@@ -14,8 +14,7 @@ from pathlib import Path
 
 from edgeloop.errors import BadInput
 from edgeloop.platforms import CompilesQuantized, Converted, Device, GraphInfo
-from edgeloop.runner.stages.accuracy import run_test
-from edgeloop.runner.stages.agreement import agreement_of, test_batches
+from edgeloop.runner.stages.accuracy import agreement_of, run_test, test_batches
 from edgeloop.runner.stages.base import Assignment, Equipment, calibration_samples
 from edgeloop.store import Value
 from edgeloop.tasks import (

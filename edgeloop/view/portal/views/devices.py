@@ -10,8 +10,14 @@ from datetime import UTC, datetime
 from edgeloop._util.redact import redact
 from edgeloop.errors import EdgeloopError
 from edgeloop.operate.fleet.demand import DEVICE, LINUX, WaitingWork, group_of_pin, summed_work
-from edgeloop.runner.machines import HeldStage, MachineLine, machine_lines
-from edgeloop.runner.usage import UseToday, use_today, utilisation
+from edgeloop.runner.machines import (
+    HeldStage,
+    MachineLine,
+    UseToday,
+    machine_lines,
+    use_today,
+    utilisation,
+)
 from edgeloop.store import Values
 from edgeloop.view.charts import utilisation_chart
 from edgeloop.view.portal.feed import TableSnapshot
