@@ -39,7 +39,7 @@ def run() -> str:
 
 
 def first_block() -> str:
-    """What somebody waits for who pastes it; installation comes before."""
+    """The time a user waits after pasting it; installation is not included."""
     block = README.read_text().partition("```bash\n")[2].partition("```")[0]
     bench, portal = (line for line in block.splitlines() if line.startswith("edgeloop "))
     runs = []

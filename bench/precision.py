@@ -200,7 +200,7 @@ def outlier_weights(model: ModelProto, layer: NodeProto) -> None:
 
 
 def loud_channel(model: ModelProto, layer: NodeProto) -> None:
-    """Whoever reads the channel divides it again, so that float gives what it gave."""
+    """The reader of the channel divides it again, so that float outputs stay the same."""
 
     def louder(values: Array) -> None:
         values[0] *= 300
@@ -341,4 +341,4 @@ def _smooth(count: int, size: int) -> Array:
 
 
 def _quiet(about: str, done: int, total: int) -> None:
-    """Nobody watches."""
+    """Progress is not shown."""

@@ -53,7 +53,7 @@ def _values(section: BaseModel, depth: int) -> Iterator[str]:
 
 
 def _schema() -> dict[str, Any]:
-    """All keys are required: they are there unless somebody removes one with null."""
+    """All keys are required: one is missing only if it was removed with null."""
     schema = KubernetesValues.model_json_schema()
     for name, section in [("", schema), *schema["$defs"].items()]:
         section.pop("title", None)

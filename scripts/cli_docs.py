@@ -2,7 +2,7 @@
 
     python scripts/cli_docs.py
 
-tests/test_docs.py fails when somebody changed a command and forgot this.
+tests/test_docs.py fails if a command changes and this page does not.
 """
 
 from __future__ import annotations

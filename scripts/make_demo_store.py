@@ -42,7 +42,7 @@ def measure(folder: Path, device: str, experiment: str, *options: str) -> None:
 
 def make(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    # A machine's name is nobody's business.
+    # The name of the machine is private.
     (folder / "edgeloop.yaml").write_text("node: laptop\n")
     shutil.copyfile(PROJECT / "examples/search/laptop.yaml", folder / "laptop.yaml")
     edgeloop(folder, "data", "faces", FACES, "--count", "700", "--size", "64", "--seed", "7")

@@ -2,7 +2,7 @@
 
     python scripts/schema_docs.py
 
-tests/test_docs.py fails when somebody changed a key and forgot this.
+tests/test_docs.py fails if a key changes and this page does not.
 """
 
 from __future__ import annotations

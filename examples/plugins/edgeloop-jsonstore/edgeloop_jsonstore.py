@@ -136,7 +136,7 @@ class JsonTable(Table):
 
     @contextmanager
     def _writing(self) -> Iterator[BinaryIO]:
-        """The file at its end, with all of its rows known, and nobody else writing."""
+        """The file at its end, with all of its rows read and no other writer."""
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             with self._lock, self._file.open("a+b") as file:
@@ -154,7 +154,7 @@ class JsonTable(Table):
         file.seek(self._read_to)
         for line in file:
             if not line.endswith(b"\n"):
-                break  # somebody is writing it, or died over it
+                break  # another process is writing it, or died while doing so
             key, values = json.loads(line)
             if values is None:
                 self._rows.pop(key, None)
