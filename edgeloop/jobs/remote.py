@@ -2,8 +2,8 @@
 
 A compute that has a service of its own for this (Azure ML, for its datastores and Azure's blobs)
 is told the URL. Otherwise the wrapper transfers the data on the node: from Azure with a signature
-that expires and, for inputs, can only read; from S3 and Google Cloud with the credentials that the
-node or the job's variables have. The data never passes through this machine.
+that expires and, for inputs, can only read; from S3 with the credentials that the node
+or the job's variables have. The data never passes through this machine.
 """
 
 from __future__ import annotations
@@ -64,8 +64,11 @@ class PlaceResolver:
             other = "upload" if is_output else "download"
             reason = f"the compute {self.compute.name} ({self.compute.kind}) cannot mount it"
             raise BadJob(where=place.url, reason=f"{reason}: use mode: {other}, or no mode")
-        if parts.kind in ("s3", "gs"):
-            options = {"url": f"{parts.kind}://{parts.container}"}
+        if parts.kind == "gs":
+            reason = "jobs cannot open gs:// on their node: use s3:// or az://, or a dataset"
+            raise BadJob(where=place.url, reason=f"{reason} ('edgeloop data push')")
+        if parts.kind == "s3":
+            options = {"url": f"s3://{parts.container}"}
             return TicketPlace(
                 place.name, place.url, place.mode, "", parts.path, "from_url", options
             )

@@ -137,6 +137,7 @@ class Submission:
     def _share(self, spec: JobSpec, push: bool) -> SharedUpload:
         remote = [place.name for place in (*spec.sources, *spec.targets)]
         check_apart([*(parse_reference(text)[0] for text in (*spec.data, *spec.writes)), *remote])
+        _check_reachable(self.blobs)
         kind = spec.environment.kind
         if kind in _STARTED and kind not in self.compute.builds:
             name = f"{self.compute.name} ({self.compute.kind})"
@@ -372,6 +373,16 @@ def folders_apart(settings: Settings, blobs: Blobs) -> list[Path]:
         access = blobs.access(0)
         stores += [Path(access.options["folder"])] if access.make == "LocalStore" else []
     return [*own, *stores]
+
+
+def _check_reachable(blobs: Blobs) -> None:
+    """Obstore opens more kinds of stores on this machine than the wrapper does on a node."""
+    url = blobs.access(0).options.get("url", "")
+    if url.startswith("gs://"):
+        reason = (
+            "jobs cannot open gs:// on their node: keep the files of the store in s3:// or az://"
+        )
+        raise BadJob(where=f"the store's files at {url}", reason=reason)
 
 
 def _secrets(spec: JobSpec) -> dict[str, str]:

@@ -3,7 +3,8 @@
 `az://container/path`                      the project's storage account, or AZURE_STORAGE_ACCOUNT
 `abfss://container@account.dfs.…/path`     any account; also `wasbs:` and `https://account.blob.…/`
 `azureml://datastores/NAME/paths/path`     a datastore of the workspace, or of `datastore.json`
-`s3://bucket/path`, `gs://bucket/path`     with the credentials of the machine that runs the job
+`s3://bucket/path`                         with the credentials of the machine that runs the job
+`gs://bucket/path`                         only on a compute that serves such URLs itself
 `file:///folder`                           a folder that this machine sees
 """
 

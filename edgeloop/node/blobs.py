@@ -43,7 +43,7 @@ def open_from_job(access: Access) -> Blobs:
 
 
 def url_from_job(url: str) -> Blobs:
-    """`file:`, `s3://`, `gs://` or `az://`; this machine's environment says who it is."""
+    """`file:`, `s3://` or `az://`; this machine's environment says who it is."""
     if url.startswith("file:"):
         return PlainFolder(Path(url[len("file:") :]))
     try:

@@ -39,9 +39,6 @@ _KEPT_S = 5 * 60.0  # services renew what they give at least that long before it
 _STORAGE = "https://storage.azure.com"
 _AWS_METADATA = "http://169.254.169.254"
 _AWS_CONTAINERS = "http://169.254.170.2"
-_GOOGLE_METADATA = "http://metadata.google.internal"
-_GOOGLE_TOKENS = "https://oauth2.googleapis.com/token"
-_GOOGLE_SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 _BEARER = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 
 
@@ -77,13 +74,11 @@ def open_remote(make: str, options: Mapping[str, str]) -> Remote:
 
 
 def remote_at(url: str, environ: Mapping[str, str] = os.environ) -> Remote:
-    """`s3://`, `gs://`, `az://`, `abfs(s)://`, or the https address of an account or a bucket."""
+    """`s3://`, `az://`, `abfs(s)://`, or the https address of an account or a bucket."""
     parts = urlsplit(url)
     host, path = parts.hostname or "", parts.path.strip("/")
     if parts.scheme == "s3":
         return _s3(environ, parts.netloc, path)
-    if parts.scheme == "gs":
-        return _google(environ, parts.netloc, path)
     if parts.scheme == "az":
         return _azure(environ, parts.netloc, path)
     account = re.match(r"([a-z0-9-]+)\.(?:blob|dfs)\.", host)
@@ -98,7 +93,7 @@ def remote_at(url: str, environ: Mapping[str, str] = os.environ) -> Remote:
     if parts.scheme == "https" and bucket:
         name, _, rest = path.partition("/") if not bucket[1] else (bucket[1], "", path)
         return _s3({**environ, "AWS_REGION": bucket[2]}, name, rest)
-    raise ValueError(f"a job cannot open {parts.scheme}://{host}: use s3://, gs:// or az://")
+    raise ValueError(f"a job cannot open {parts.scheme}://{host}: use s3:// or az://")
 
 
 # Azure
@@ -219,44 +214,6 @@ def _role_keys(environ: Mapping[str, str], region: str) -> Keys:
 def _keys(found: Mapping[str, Any]) -> Keys:
     token = found.get("Token") or found.get("SessionToken") or ""
     return Keys(str(found["AccessKeyId"]), str(found["SecretAccessKey"]), str(token))
-
-
-# Google
-
-
-def _google(environ: Mapping[str, str], bucket: str, prefix: str) -> GoogleRemote:
-    file = _first(
-        environ,
-        *("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH"),
-        "GOOGLE_APPLICATION_CREDENTIALS",
-    )
-    text = environ.get("GOOGLE_SERVICE_ACCOUNT_KEY") or (_text_of(file) if file else "{}")
-    account = json.loads(text)
-    base = environ.get("GOOGLE_BASE_URL") or account.get("gcs_base_url")
-    address = f"{(base or 'https://storage.googleapis.com').rstrip('/')}/{bucket}"
-    is_open = account.get("disable_oauth") or _is_true(environ, "GOOGLE_SKIP_SIGNATURE")
-    token = Renewed(lambda: "" if is_open else _google_token(environ, account))
-    return GoogleRemote(address, prefix, token, plain_http_allowed(environ))
-
-
-def _google_token(environ: Mapping[str, str], account: Mapping[str, str]) -> str:
-    """Of a service account, of a user who logged in, or of the machine."""
-    place = account.get("token_uri") or _GOOGLE_TOKENS
-    if account.get("private_key"):
-        form = {
-            "grant_type": "urn:ietf:params:oauth:grant-type:jwt-bearer",
-            "assertion": signed_assertion(account, _GOOGLE_SCOPE, place),
-        }
-        return _posted(place, form)
-    if account.get("refresh_token"):
-        names = ("client_id", "client_secret", "refresh_token")
-        form = {"grant_type": "refresh_token", **{name: account[name] for name in names}}
-        return _posted(place, form)
-    host = environ.get("GCE_METADATA_HOST")
-    metadata = f"http://{host}" if host else _GOOGLE_METADATA
-    path = "/computeMetadata/v1/instance/service-accounts/default/token"
-    answer = _asked("GET", metadata + path, {"Metadata-Flavor": "Google"})
-    return str(_json(answer)["access_token"])
 
 
 # Asking
@@ -393,7 +350,7 @@ class AzureRemote(Remote):
         return files, root.findtext("NextMarker") or ""
 
 
-# A bucket of S3, or of a service that speaks its language: Google Cloud Storage does, too.
+# A bucket of S3, or of a service with the same interface.
 
 
 _EMPTY = hashlib.sha256(b"").hexdigest()
@@ -495,24 +452,6 @@ class S3Remote(Remote):
         return files, root.findtext("NextContinuationToken") or ""
 
 
-class GoogleRemote(S3Remote):
-    """The same requests with another proof, and another way to say "if it is not there"."""
-
-    if_absent: Mapping[str, str] = {"x-goog-if-generation-match": "0"}
-
-    def __init__(
-        self, endpoint: str, prefix: str, token: Callable[[], str], allow_http: bool = False
-    ) -> None:
-        super().__init__(endpoint, prefix, "", lambda: None, allow_http)
-        self._token = token
-
-    def sign(
-        self, method: str, url: str, headers: Mapping[str, str], body: bytes
-    ) -> tuple[str, Mapping[str, str]]:
-        token = self._token()
-        return url, {**headers, "Authorization": f"Bearer {token}"} if token else headers
-
-
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -520,61 +459,3 @@ def _sha256(text: str) -> str:
 def _between(body: bytes, name: str) -> str:
     start, end = f"<{name}>".encode(), f"</{name}>".encode()
     return body.partition(start)[2].partition(end)[0].decode()
-
-
-# The one signature that a service account of Google needs: RS256, with whole numbers alone.
-
-
-_SHA256_MARK = bytes.fromhex("3031300d060960864801650304020105000420")
-_OCTETS = 0x04
-_VALID_S = 3600
-
-
-def signed_assertion(account: Mapping[str, str], scope: str, audience: str) -> str:
-    """A JSON web token that says who we are."""
-    now = int(time.time())
-    head = {"alg": "RS256", "typ": "JWT", "kid": account.get("private_key_id", "")}
-    claims = {"iss": account["client_email"], "scope": scope, "aud": audience, "iat": now}
-    text = f"{_encoded(head)}.{_encoded({**claims, 'exp': now + _VALID_S})}"
-    return f"{text}.{_base64(_signature(account['private_key'], text.encode()))}"
-
-
-def _signature(pem: str, content: bytes) -> bytes:
-    lines = [line.strip() for line in pem.strip().splitlines() if "-----" not in line]
-    modulus, exponent = _private_key(base64.b64decode("".join(lines)))
-    length = (modulus.bit_length() + 7) // 8
-    digest = _SHA256_MARK + hashlib.sha256(content).digest()
-    padded = b"\0\1" + b"\xff" * (length - len(digest) - 3) + b"\0" + digest
-    return pow(int.from_bytes(padded, "big"), exponent, modulus).to_bytes(length, "big")
-
-
-def _private_key(der: bytes) -> tuple[int, int]:
-    """The modulus and the private exponent: of PKCS #8, which wraps PKCS #1, or of that alone."""
-    items = _items(_items(der)[0][1])
-    wrapped = [content for tag, content in items if tag == _OCTETS]
-    if wrapped:
-        items = _items(_items(wrapped[0])[0][1])
-    numbers = [int.from_bytes(content, "big") for _, content in items]
-    return numbers[1], numbers[3]
-
-
-def _items(content: bytes) -> list[tuple[int, bytes]]:
-    """The values that follow each other: a tag, a length, that many bytes."""
-    found, at = [], 0
-    while at < len(content):
-        tag, length = content[at], content[at + 1]
-        at += 2
-        if length & 0x80:
-            size = length & 0x7F
-            length, at = int.from_bytes(content[at : at + size], "big"), at + size
-        found.append((tag, content[at : at + length]))
-        at += length
-    return found
-
-
-def _encoded(value: Mapping[str, object]) -> str:
-    return _base64(json.dumps(value, separators=(",", ":")).encode())
-
-
-def _base64(content: bytes) -> str:
-    return base64.urlsafe_b64encode(content).decode().rstrip("=")

@@ -28,7 +28,7 @@ from edgeloop.store.base import check_blob_key
 
 # Left by a job that started this one; its own are set again.
 _INHERITED = ("EDGELOOP_INPUT_", "EDGELOOP_OUTPUT_", "EDGELOOP_JOB_", PLACE_PREFIX)
-_CREDENTIALS = ("AWS_", "GOOGLE_", "AZURE_STORAGE_")
+_CREDENTIALS = ("AWS_", "AZURE_STORAGE_")
 _RAY_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # a job's runtime environment, as JSON
 _READY = ".ready"
 # A file that refers to others (-r, -e, a path): its own text does not tell what they contain.

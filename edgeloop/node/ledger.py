@@ -7,7 +7,7 @@
 A record is created, never changed and never deleted, and holds the whole list of live versions; the
 one with the highest number counts. A change creates the next number: of several writers that read
 the same record one succeeds, and the others read and decide again. This is compare-and-set built on
-"create if absent", which folders, S3, GCS and Azure all offer.
+"create if absent", which folders, S3 and Azure all offer.
 
 What makes removal safe, whichever process is suspended or killed in between:
 

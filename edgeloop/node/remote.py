@@ -1,4 +1,4 @@
-"""What Azure Blob Storage, S3 and Google Cloud Storage have in common, request by request.
+"""The requests that Azure Blob Storage and S3 have in common.
 
 A large file goes and comes in parts, several at a time; no more than those parts are in memory.
 """
@@ -55,7 +55,6 @@ class Remote(ABC):
     """One container or bucket, or a folder in it."""
 
     most_parts = 10_000
-    if_absent: Mapping[str, str] = {"If-None-Match": "*"}
 
     def __init__(self, address: str, prefix: str, allow_http: bool) -> None:
         self.address = address.rstrip("/")
@@ -77,7 +76,7 @@ class Remote(ABC):
         """Files whose whole key begins with `prefix`, and where the next page begins."""
 
     def put(self, key: str, content: bytes, is_new: bool = False) -> None:
-        headers = {**self.upload_headers(), **(self.if_absent if is_new else {})}
+        headers = {**self.upload_headers(), **({"If-None-Match": "*"} if is_new else {})}
         self.call("PUT", key, headers=headers, body=content)
 
     def upload_headers(self) -> Mapping[str, str]:

@@ -11,6 +11,7 @@ import pytest
 from edgeloop.errors import BadJob
 from edgeloop.jobs.client import Jobs
 from edgeloop.jobs.records import Run
+from edgeloop.settings import Settings
 from edgeloop.store import Blobs, datastore_location, open_blobs
 from edgeloop.store.blobs import url_blobs
 from tests.peers.azurite import Azurite
@@ -151,6 +152,7 @@ def test_what_this_compute_cannot_do_is_said_before_anything_is_sent(
         monkeypatch.delenv(name, raising=False)
     expected = {
         "s3://b/faces": ("mount", "the compute local .local. cannot mount it: use mode: download"),
+        "gs://b/faces": ("", "jobs cannot open gs:// on their node: use s3:// or az://"),
         "az://c/faces": ("", "it names no storage account"),
         f"file://{tmp_path}/no": ("", "there is no such file or folder"),
         "azureml://datastores/no/paths/x": ("", "does not name the datastore no"),
@@ -158,4 +160,12 @@ def test_what_this_compute_cannot_do_is_said_before_anything_is_sent(
     for url, (mode, says) in expected.items():
         with pytest.raises(BadJob, match=says):
             run({"url": url, "name": "faces", "mode": mode}, "copies=s3://b/x")
+    assert not [*project.glob("runs/*/job.json")]
+
+
+def test_a_store_on_google_cloud_has_no_jobs(project: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("GOOGLE_SKIP_SIGNATURE", "true")
+    jobs = Jobs(Settings.load(project), url_blobs("gs://bucket/prefix"))
+    with pytest.raises(BadJob, match="jobs cannot open gs:// on their node: keep the files of"):
+        jobs.submit("copy.py")
     assert not [*project.glob("runs/*/job.json")]

@@ -254,45 +254,6 @@ def test_a_machine_a_container_and_a_pod_of_aws_get_their_keys(
     assert asked == [*machine, ("GET", "/task"), ("POST", "/")]
 
 
-# Google
-
-
-def test_accounts_of_google_log_in_and_files_go_there_and_back(
-    service: Service, s3: S3, setenv: Callable[..., None], tmp_path: Path
-):
-    """The requests for files are those of S3 with another proof, so S3's server plays along."""
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import padding, rsa
-
-    private = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    pem = private.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    ).decode()
-    user = {"client_id": "c", "client_secret": "s", "refresh_token": "r"}
-    robot = {"client_email": "me@example.com", "private_key": pem, "private_key_id": "1"}
-    service.gives(as_json({"access_token": "t"}))
-    setenv(GOOGLE_BASE_URL=s3.url, GOOGLE_ALLOW_HTTP="true", GCE_METADATA_HOST=service.url[7:])
-    setenv(GOOGLE_APPLICATION_CREDENTIALS=str(tmp_path / "account.json"))
-    place = f"gs://{s3.make_bucket()}/prefix"
-    for account in (robot, user, {}):
-        (tmp_path / "account.json").write_text(json.dumps({**account, "token_uri": service.url}))
-        blobs = url_from_job(place)
-        blobs.put("a key", b"1")
-        assert (blobs.read("a key"), listed(blobs)) == (b"1", ["a key"])
-    [first, second, third] = service.asked
-    text, _, signature = parse_qs(first[3].decode())["assertion"][0].rpartition(".")
-    private.public_key().verify(
-        base64.urlsafe_b64decode(signature + "=="),
-        text.encode(),
-        padding.PKCS1v15(),
-        hashes.SHA256(),
-    )
-    assert parse_qs(second[3].decode())["refresh_token"] == ["r"]
-    assert third[2]["metadata-flavor"] == "Google"
-
-
 # A bad way to the store
 
 
