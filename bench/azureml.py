@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 from bench.tables import markdown
 from edgeloop.jobs.computes import Compute, make_compute
-from edgeloop.jobs.transfer import fetch
+from edgeloop.jobs.watch import fetch
 from edgeloop.store import open_blobs, parse_location
 from edgeloop.testing.contracts.compute import JobHarness
 from tests.peers.azureml import AzureML

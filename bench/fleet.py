@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
 from bench.tables import markdown
-from edgeloop.jobs.package import edgeloop_requirements
+from edgeloop.jobs.bundle import edgeloop_requirements
 from edgeloop.operate.fleet.records import Fleets
 from edgeloop.testing import wait_until
 from edgeloop.testing.models import save_classification_model

@@ -56,11 +56,11 @@ from pathlib import Path
 from edgeloop._util.files import read_regular, write_private
 from edgeloop._util.files import ScratchFolder, file_lock, home_folder, own_folder
 from edgeloop._util.system import is_running, native_memory_bytes
-from edgeloop.node.index import ScannedFile, read_piece
-from edgeloop.node.index import scan
+from edgeloop.node.ledger import ScannedFile, read_piece
+from edgeloop.node.ledger import scan
 from edgeloop.errors import ComputeRefused, StoreError
 from edgeloop.jobs.computes.local import LocalCompute, LocalOptions
-from edgeloop.node.resources import Resources
+from edgeloop.jobs.computes.waiting import Resources
 from edgeloop.view.portal.server import MOST_CONNECTIONS, usable_connections
 from edgeloop.view.portal.tokens import own_token
 from edgeloop.settings import check_owner

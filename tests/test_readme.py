@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from edgeloop.jobs.package import edgeloop_requirements
+from edgeloop.jobs.bundle import edgeloop_requirements
 from tests.peers.environments import ENVIRONMENTS, Definition
 
 pytestmark = pytest.mark.soak

@@ -29,10 +29,8 @@ from edgeloop.cli.terminal import (
 )
 
 if TYPE_CHECKING:
-    from edgeloop.node.datasets import Datasets
+    from edgeloop.node.datasets import Datasets, Pulled, Pushed, Verified
     from edgeloop.node.ledger import Version
-    from edgeloop.node.pull import Pulled, Verified
-    from edgeloop.node.push import Pushed
     from edgeloop.settings import Settings
 
 names_argument = click.argument("names", nargs=-1, required=True, metavar="NAME…")

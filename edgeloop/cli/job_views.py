@@ -164,7 +164,7 @@ def list_jobs(
 
     Example: edgeloop job list 'sweep*' --state failed
     """
-    from edgeloop.jobs.shared import shared_runs
+    from edgeloop.jobs.records import shared_runs
 
     jobs = open_jobs(store, experiment)
     listing = jobs.runs.list()

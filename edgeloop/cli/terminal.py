@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from edgeloop.errors import NoSuchModel
-    from edgeloop.node.push import Progress
+    from edgeloop.node.datasets import Progress
     from edgeloop.store import Value
     from edgeloop.workspace import Workspace
 

@@ -19,15 +19,30 @@ from edgeloop.errors import (
     MissingExtra,
     WaitTimeout,
 )
-from edgeloop.jobs import transfer as results
 from edgeloop.jobs.computes import Compute, make_compute
-from edgeloop.jobs.records import RUNS_FOLDER, Run, RunRecords, Selection, by_compute, select
-from edgeloop.jobs.shared import delete_job, mark_canceled
+from edgeloop.jobs.records import (
+    RUNS_FOLDER,
+    Run,
+    RunRecords,
+    Selection,
+    by_compute,
+    delete_job,
+    mark_canceled,
+    select,
+)
 from edgeloop.jobs.spec import JobSpec, changed, spec_from, spec_of
 from edgeloop.jobs.submit import Submission, Teller
-from edgeloop.jobs.transfer import Fetched, LogReader, last_lines, log_size
-from edgeloop.jobs.watch import WatchedJob, current_status
-from edgeloop.node.push import Progress
+from edgeloop.jobs.watch import (
+    Fetched,
+    LogReader,
+    WatchedJob,
+    current_status,
+    fetch,
+    last_lines,
+    log_size,
+    outputs_of,
+)
+from edgeloop.node.datasets import Progress
 from edgeloop.node.ticket import State
 from edgeloop.settings import Settings
 from edgeloop.store import Blobs, open_blobs
@@ -363,7 +378,7 @@ class Jobs:
             How many files there are, and how many were copied.
         """
         self.check_store(run)
-        return results.fetch(self.blobs, run.record.id, self.outputs(run), without)
+        return fetch(self.blobs, run.record.id, self.outputs(run), without)
 
     def outputs(self, run: Run) -> Path:
         """Locate the outputs of a job on this machine.
@@ -387,7 +402,7 @@ class Jobs:
             A URL for each output, by its path.
         """
         self.check_store(run)
-        found, _ = results.outputs_of(self.blobs, run.record.id)
+        found, _ = outputs_of(self.blobs, run.record.id)
         return {path: self.blobs.link(info.key, seconds) for path, info in sorted(found.items())}
 
     # Ending

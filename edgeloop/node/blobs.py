@@ -20,9 +20,8 @@ from edgeloop.errors import (
     StoreRefused,
     StoreUnavailable,
 )
-from edgeloop.node.clouds import open_remote, remote_at
+from edgeloop.node.clouds import Remote, RemoteError, Unreachable, open_remote, remote_at
 from edgeloop.node.files import PlainFolder, writing_whole
-from edgeloop.node.remote import Remote, RemoteError, Unreachable
 from edgeloop.store.base import Access, BlobInfo, Blobs, check_blob_key, is_blob_key
 
 _NO_CONTAINER = ("ContainerNotFound", "NoSuchBucket")

@@ -26,11 +26,10 @@ from edgeloop._util.system import ENDING_SIGNALS, descendants
 from edgeloop.errors import EdgeloopError, LocalFileError
 from edgeloop.node import command
 from edgeloop.node.blobs import open_from_job
-from edgeloop.node.environment import NodeEnvironment, read_order
-from edgeloop.node.events import CANCEL, Canceled, Events, PeriodicTask
+from edgeloop.node.command import CANCEL, Canceled, Events, PeriodicTask
+from edgeloop.node.environment import JobLog, NodeEnvironment, Scratch, Tail, read_order
 from edgeloop.node.layout import JobFolders
 from edgeloop.node.outputs import FAILED, KILLED, JobOutcome, recover
-from edgeloop.node.scratch import JobLog, Scratch, Tail
 from edgeloop.node.supervisor import Supervisor, supervise
 from edgeloop.node.ticket import WrapperOrder
 

@@ -38,12 +38,12 @@ from edgeloop.errors import (
     StoreRefused,
 )
 from edgeloop.node import command
-from edgeloop.node.events import STORE_ERRORS, with_retries
-from edgeloop.node.patterns import FilePatterns
-from edgeloop.node.scratch import JobLog, LogCopier, Scratch
+from edgeloop.node.command import STORE_ERRORS, with_retries
+from edgeloop.node.environment import JobLog, LogCopier, Scratch
 from edgeloop.node.ticket import (
     FINAL_STATES,
     CreatedFile,
+    FilePatterns,
     JobFiles,
     JobProgress,
     State,

@@ -18,12 +18,21 @@ from edgeloop._util.system import descendants, start_time
 from edgeloop.errors import BadInput, BlobMissing, EdgeloopError
 from edgeloop.node import command
 from edgeloop.node.blobs import open_from_job
-from edgeloop.node.codec import from_json
+from edgeloop.node.command import Background, Canceled, Events, PeriodicTask, with_retries
 from edgeloop.node.datasets import Datasets
-from edgeloop.node.environment import EnvironmentBuilder, Interpreter, NodeEnvironment
-from edgeloop.node.events import Background, Canceled, Events, PeriodicTask, with_retries
+from edgeloop.node.environment import (
+    EnvironmentBuilder,
+    Interpreter,
+    JobLog,
+    LogCopier,
+    NodeEnvironment,
+    Scratch,
+    SupervisorNote,
+    stored_log,
+)
 from edgeloop.node.layout import (
     JobFolders,
+    deliver,
     fetch_outputs,
     fill,
     lay_out,
@@ -42,7 +51,6 @@ from edgeloop.node.outputs import (
     latest_metrics,
     stored_progress,
 )
-from edgeloop.node.scratch import JobLog, LogCopier, Scratch, SupervisorNote, stored_log
 from edgeloop.node.ticket import (
     FINAL_STATES,
     EarlierOutputs,
@@ -52,9 +60,9 @@ from edgeloop.node.ticket import (
     access_key,
     cancel_key,
     expires_at,
+    from_json,
     ticket_key,
 )
-from edgeloop.node.url_data import deliver
 from edgeloop.store.base import Access, Blobs
 
 Result = TypeVar("Result")

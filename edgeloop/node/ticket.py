@@ -15,22 +15,29 @@ No experiment or model has such a name: theirs begin with a letter or a digit.
 
 from __future__ import annotations
 
+import json
+import re
 import shlex
+import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from datetime import datetime, timezone
-from typing import Literal
+from functools import lru_cache
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 from urllib.parse import parse_qs
 
 from edgeloop._util.values import size_text
 from edgeloop.errors import BadInput, BadSetting
-from edgeloop.node.codec import from_json, to_json
 from edgeloop.store.base import Access, Blobs
 
 State = Literal["queued", "preparing", "running", "completed", "failed", "canceled"]
 FINAL_STATES: frozenset[State] = frozenset({"completed", "failed", "canceled"})
 LOG_PIECE = 1 << 20
+MOST_CODE_BYTES = 2 << 30
+CODE_DIGEST_BYTES = 20
+_FORMAT = b"edgeloop code 1\n"  # part of every digest: another layout is another digest
 CODE_FOLDER = "_code/"
 WRAPPER_FOLDER = "_wrapper/"
 REFRESH_S = 86_400.0  # code that is found in the store and older than this is sent again
@@ -285,6 +292,24 @@ def is_fresh(blobs: Blobs, key: str) -> bool:
     return found is not None and time.time() - found.modified.timestamp() < REFRESH_S
 
 
+def content_digest(content: bytes) -> str:
+    return blake2b(content, digest_size=CODE_DIGEST_BYTES).hexdigest()
+
+
+class CodeDigest:
+    """Over the paths, contents and executable bits of files, in order, and nothing else."""
+
+    def __init__(self) -> None:
+        self._total = blake2b(_FORMAT, digest_size=CODE_DIGEST_BYTES)
+
+    def add(self, path: str, digest: str, executable: bool) -> None:
+        line = f"{digest} {'x' if executable else '-'} {path}\0"
+        self._total.update(line.encode(errors="surrogateescape"))
+
+    def hexdigest(self) -> str:
+        return self._total.hexdigest()
+
+
 def check_apart(datasets: Sequence[str]) -> None:
     """The datasets that a job reads and writes may not overlap: one inside another would be written
     into the cache that the jobs of a machine share."""
@@ -293,3 +318,276 @@ def check_apart(datasets: Sequence[str]) -> None:
             if f"{name}/".startswith(f"{other}/"):
                 both = f"{name} and {other} overlap" if name != other else f"{name} comes twice"
                 raise BadInput(reason=f"{both} among the datasets of this job: rename one")
+
+
+# Dataclasses as JSON and back: nested ones, tuples of them, and times. The standard library alone.
+
+
+Value = TypeVar("Value")
+_LARGEST_NUMBER = 1 << 62
+_PLAIN: dict[str, tuple[type, ...]] = {
+    **{"str": (str,), "int": (int,), "float": (int, float), "bool": (bool,)},
+    **{"State": (str,), "datetime": (str,)},
+}
+
+
+class FieldKind(NamedTuple):
+    """A field's annotation, or that of the items of a tuple: as written, and as a type of ours."""
+
+    written: str
+    type: Any
+    is_tuple: bool
+
+
+def to_json(value: Any, indent: int | None = None) -> bytes:
+    def plain(item: object) -> str:
+        if isinstance(item, datetime):
+            return item.isoformat(timespec="microseconds")
+        raise TypeError(f"{type(item).__name__} cannot be written as JSON")
+
+    separators = None if indent else (",", ":")
+    text = json.dumps(
+        asdict(value), indent=indent, separators=separators, ensure_ascii=False, default=plain
+    )
+    return text.encode()
+
+
+def from_json(kind: type[Value], content: bytes | str) -> Value:
+    """Raises ValueError, TypeError, KeyError or AttributeError if it is not a `kind`. Others may
+    have written it: every text, number and list is one where it has to be."""
+    try:
+        plain = json.loads(content)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    value: Value = from_plain(kind, plain)
+    return value
+
+
+def from_plain(kind: Any, value: Any) -> Any:
+    """The same from what `json.loads` returns."""
+    if is_dataclass(kind):
+        make: Any = kind
+        types = _types(make)
+        return make(**{name: _read(name, types[name], item) for name, item in value.items()})
+    return datetime.fromisoformat(value) if kind is datetime else value
+
+
+def _read(name: str, kind: FieldKind, value: Any) -> Any:
+    if not kind.is_tuple:
+        _check(name, kind.written, value)
+        return from_plain(kind.type, value)
+    if not isinstance(value, list):
+        raise TypeError(f"{name} must be a list")
+    for item in value:
+        _check(name, kind.written, item)
+    return tuple(from_plain(kind.type, item) for item in value)
+
+
+def _check(name: str, written: str, value: Any) -> None:
+    """By the annotation as it is written: `str`, `float | None`, `Mapping[str, int]`."""
+    wanted, _, none = written.partition(" | ")
+    if none == "None" and value is None:
+        return
+    mapping = re.fullmatch(r"Mapping\[str, (\w+)\]", wanted)
+    if mapping and isinstance(value, dict):
+        for item in value.values():
+            _check(name, mapping[1], item)
+        return
+    allowed = _PLAIN.get(wanted, () if mapping is None else (dict,))
+    is_bool = isinstance(value, bool) and wanted != "bool"
+    if allowed and (is_bool or not isinstance(value, allowed)):
+        raise TypeError(f"{name} must be {wanted}, not {type(value).__name__}")
+    if wanted in ("int", "float") and not abs(value) < _LARGEST_NUMBER:
+        raise ValueError(f"{name} is too large")
+
+
+@lru_cache(maxsize=None)
+def _types(kind: Any) -> dict[str, FieldKind]:
+    """What each field is, or what it is a tuple of. Read as it is written and not evaluated, since
+    the Python of a node may be too old for `str | None`."""
+    names = vars(sys.modules[kind.__module__])
+    found = {}
+    for each in fields(kind):
+        several = re.fullmatch(r"tuple\[(\w+), \.\.\.\]", str(each.type))
+        written = several[1] if several else str(each.type)
+        found[each.name] = FieldKind(written, names.get(written), several is not None)
+    return found
+
+
+# Patterns of files that a job creates beside `outputs/`: `results`, `logs/*/best`, `**/*.ckpt`.
+# Needs only the standard library: nodes match them too.
+#
+# A pattern is relative to the folder that the command starts in. `*`, `?` and `[a-z]` stay within
+# one name, `**` stands for any number of folders, and a folder means everything in it.
+
+
+if TYPE_CHECKING:
+    Test = Callable[[int], bool]
+    Part = str | Test  # one of the names below, or whether a character may stand here
+
+
+LONGEST_PATTERN = 200
+MOST_PATTERNS = 50
+_STAR = "[^/]*"
+
+
+def check_pattern(text: str) -> str:
+    """The pattern in its plain form; raises ValueError if it could lead out of the job's folder."""
+    plain = text
+    while plain.startswith("./"):
+        plain = plain[2:].lstrip("/")
+    plain = plain.rstrip("/") if plain.strip("/") else plain
+    if not plain or plain == ".":
+        raise ValueError(
+            f"must name files below the job's folder, for example 'results', not {text!r}"
+        )
+    if len(plain) > LONGEST_PATTERN:
+        raise ValueError(f"has more than {LONGEST_PATTERN} characters: {plain[:40]!r}…")
+    if not plain.isprintable() or "\\" in plain:
+        raise ValueError(f"has a backslash or an unprintable character: {text!r}")
+    if plain.startswith(("/", "~")) or re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", plain):
+        reason = "must be relative to the folder that the command starts in"
+        raise ValueError(f"{reason}, for example 'results', not {text!r}")
+    if any(part in ("", ".", "..") for part in plain.split("/")):
+        raise ValueError(f"may not hold '..', '.' or empty parts: {text!r}")
+    return plain
+
+
+class FilePatterns:
+    """Several patterns as one."""
+
+    def __init__(self, patterns: Iterable[str] = ()) -> None:
+        self.patterns = tuple(check_pattern(text) for text in patterns)
+        self._wild: list[tuple[Part, ...]] = []
+        tame: list[str] = []
+        for text in self.patterns:
+            parts = _parts(text)
+            if is_wild(parts):
+                self._wild += [parts, (*parts, ord("/").__eq__, ANY)]
+            else:
+                tame.append(_expression(text))
+        joined = "|".join(tame)
+        self._regex = re.compile(f"(?:{joined})(?:/.*)?", re.DOTALL) if tame else None
+
+    def matches(self, name: str) -> bool:
+        """Whether a file is one of them, or is inside a folder that is; `/` separates folders."""
+        if self._regex is not None and self._regex.fullmatch(name) is not None:
+            return True
+        points = [ord(char) for char in name] if self._wild else []
+        return any(matches(parts, points) for parts in self._wild)
+
+
+def _expression(pattern: str) -> str:
+    expression, parts = "", pattern.split("/")
+    for number, part in enumerate(parts):
+        is_last = number == len(parts) - 1
+        if part == "**":
+            expression += ".*" if is_last else "(?:[^/]+/)*"
+        else:
+            expression += _name(part) + ("" if is_last else "/")
+    return expression
+
+
+def _parts(pattern: str) -> tuple[Part, ...]:
+    """The same as `_expression`, for `matches`."""
+    found: list[Part] = []
+    parts = pattern.split("/")
+    for number, part in enumerate(parts):
+        is_last = number == len(parts) - 1
+        if part == "**":
+            found.append(ANY if is_last else FOLDERS)
+            continue
+        found += [STAR if piece == _STAR else _test(piece) for piece in _pieces(part)]
+        found += [] if is_last else [ord("/").__eq__]
+    return tuple(found)
+
+
+def _test(piece: str) -> Test:
+    regex = re.compile(piece, re.DOTALL)
+    return lambda point: regex.fullmatch(chr(point)) is not None
+
+
+def _name(part: str) -> str:
+    return "".join(_pieces(part))
+
+
+def _pieces(part: str) -> list[str]:
+    """One name of a path."""
+    pieces: list[str] = []
+    at = 0
+    while at < len(part):
+        char = part[at]
+        at += 1
+        if char == "*":
+            if pieces[-1:] != [_STAR]:  # several stars mean the same as one
+                pieces.append(_STAR)
+        elif char == "?":
+            pieces.append("[^/]")
+        elif char == "[":
+            piece, at = _characters(part, at)
+            pieces.append(piece)
+        else:
+            pieces.append(re.escape(char))
+    return pieces
+
+
+def _characters(part: str, at: int) -> tuple[str, int]:
+    """`[abc]`, `[a-z]` or `[!abc]`; a bracket that is never closed stands for itself."""
+    end = part.find("]", at + (2 if part[at : at + 1] == "!" else 1))
+    if end < 0:
+        return re.escape("["), at
+    negated, inside = part[at] == "!", part[at:end].lstrip("!") if part[at] == "!" else part[at:end]
+    safe = re.sub(r"([\\\[\]^&~|])", r"\\\1", inside)
+    try:
+        re.compile(f"[{safe}]")
+    except re.error:  # a range that runs backwards
+        return re.escape(part[at - 1 : end + 1]), end + 1
+    return f"(?!/)[{'^' if negated else ''}{safe}]", end + 1
+
+
+# Patterns of paths with many wildcards, matched in linear time.
+#
+# As a regular expression, `*a*a*a*a*b` takes hours to find out that a name of sixty letters does
+# not match. This keeps all places in the path that a pattern may have reached: none is looked at
+# twice.
+
+
+STAR = "*"  # any part of one name
+ANY = "**"  # anything
+FOLDERS = "**/"  # any number of folders
+
+
+def is_wild(parts: Sequence[Part], most: int = 3) -> bool:
+    """Whether a regular expression may take too long."""
+    return sum(isinstance(part, str) for part in parts) > most
+
+
+def matches(parts: Sequence[Part], path: Sequence[int]) -> bool:
+    """`path` is bytes, or the code points of a text."""
+    reached = [0]
+    for part in parts:
+        reached = _after(part, path, reached)
+        if not reached:
+            return False
+    return reached[-1] == len(path)
+
+
+def _after(part: Part, path: Sequence[int], reached: list[int]) -> list[int]:
+    """The places after this part, in order."""
+    end, slash = len(path), ord("/")
+    if part == ANY:
+        return list(range(reached[0], end + 1))
+    if part == FOLDERS:
+        behind = {at + 1 for at in range(reached[0], end) if path[at] == slash}
+        return sorted(behind.union(reached))
+    if isinstance(part, str):
+        found: list[int] = []
+        for start in reached:
+            at = start
+            while not found or at > found[-1]:  # what comes after an earlier place is known
+                found.append(at)
+                if at == end or path[at] == slash:
+                    break
+                at += 1
+        return found
+    return [at + 1 for at in reached if at < end and part(path[at])]

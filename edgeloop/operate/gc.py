@@ -23,7 +23,7 @@ from edgeloop.errors import (
     EdgeloopError,
     LocalFileError,
 )
-from edgeloop.jobs.shared import (
+from edgeloop.jobs.records import (
     StoredJob,
     ended_jobs,
     has_record,

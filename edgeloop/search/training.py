@@ -12,10 +12,10 @@ from pathlib import Path
 from edgeloop._util.values import TIME_FORMS, bytes_of, seconds_of
 from edgeloop.errors import BadInput, NoSuchDataset
 from edgeloop.jobs.client import Jobs
+from edgeloop.jobs.computes.waiting import Resources
 from edgeloop.jobs.spec import ENVIRONMENT
 from edgeloop.models.catalog import Candidates
 from edgeloop.node.ledger import find_local
-from edgeloop.node.resources import Resources
 from edgeloop.node.ticket import Environment
 from edgeloop.search.base import Evaluation, Evaluator
 from edgeloop.search.config import SearchConfig

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from edgeloop.errors import BadInput, LocalFileError, NoSuchDataset
-from edgeloop.node import index
+from edgeloop.node import ledger
 from edgeloop.node.datasets import Datasets
 from edgeloop.node.ledger import PIECE_BYTES, Reference
 from edgeloop.store import Blobs
@@ -34,7 +34,7 @@ ODD_FILES = {
 @pytest.fixture
 def quick_trust(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests cannot wait until files are old: here the index trusts times at once."""
-    monkeypatch.setattr(index, "RACY_NS", -(10**12))
+    monkeypatch.setattr(ledger, "RACY_NS", -(10**12))
 
 
 @pytest.mark.slow
@@ -135,7 +135,7 @@ def test_nothing_changed_makes_no_version_and_reads_no_file(
     datasets = Datasets(folder_blobs, tmp_path / "index")
     write(source, {"a": b"1", "b/c": b"2"})
     assert datasets.push(NAME, source).is_new
-    monkeypatch.setattr("edgeloop.node.index.read_piece", lambda *_: pytest.fail("was read"))
+    monkeypatch.setattr("edgeloop.node.ledger.read_piece", lambda *_: pytest.fail("was read"))
     again = datasets.push(NAME, source)
     assert (again.is_new, again.reference.version, again.moved_bytes) == (False, 1, 0)
     assert len(datasets.versions(NAME)) == 1
@@ -149,15 +149,15 @@ def test_a_file_written_just_before_it_was_read_is_read_again(
     write(source, {"a": b"first"})
     datasets.push(NAME, source)
     before = (source / "a").stat()
-    real = index.Index.pieces
+    real = ledger.Index.pieces
 
-    def same_times(self: index.Index, found):
+    def same_times(self: ledger.Index, found):
         changed = found._replace(mtime_ns=before.st_mtime_ns, ctime_ns=before.st_ctime_ns)
         return real(self, changed)
 
     write(source, {"a": b"other"})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(index.Index, "pieces", same_times)
+        patch.setattr(ledger.Index, "pieces", same_times)
         assert datasets.push(NAME, source).reference.version == 2
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from edgeloop.errors import DatasetDamaged, LocalFileError, StoreUnavailable
+from edgeloop.node import datasets as node_datasets
 from edgeloop.node import ledger as manifest
-from edgeloop.node import push
 from edgeloop.node.datasets import Datasets
 from edgeloop.node.ledger import PIECE_BYTES, File, Ledger, Manifest, Manifests, PieceLocation
 from edgeloop.store import Blobs
@@ -141,7 +141,7 @@ def test_a_file_that_keeps_changing_is_named_and_nothing_is_published(
     folder_blobs: Blobs, source: Path, monkeypatch: pytest.MonkeyPatch
 ):
     write(source, {"calm": b"1", "restless": b"2"})
-    real = push.read_piece
+    real = node_datasets.read_piece
     turns = iter(range(1_000))
 
     def read(folder: Path, found, number: int) -> bytes:
@@ -149,7 +149,7 @@ def test_a_file_that_keeps_changing_is_named_and_nothing_is_published(
             write(source, {"restless": b"%d" % next(turns) * 3})
         return real(folder, found, number)
 
-    monkeypatch.setattr(push, "read_piece", read)
+    monkeypatch.setattr(node_datasets, "read_piece", read)
     with pytest.raises(LocalFileError, match=r"restless: it keeps changing.*nothing was published"):
         Datasets(folder_blobs).push(NAME, source)
     assert Datasets(folder_blobs).list() == ()
@@ -160,7 +160,7 @@ def test_a_file_that_changes_once_is_pushed_as_it_is_then(
     folder_blobs: Blobs, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ):
     write(source, {"a": noise(size, 1), "gone": b"x"})
-    real, left = push.read_piece, [1]
+    real, left = node_datasets.read_piece, [1]
 
     def read(folder: Path, found, number: int) -> bytes:
         content = real(folder, found, number)
@@ -170,7 +170,7 @@ def test_a_file_that_changes_once_is_pushed_as_it_is_then(
             (source / "gone").unlink()
         return content
 
-    monkeypatch.setattr(push, "read_piece", read)
+    monkeypatch.setattr(node_datasets, "read_piece", read)
     datasets = Datasets(folder_blobs, tmp_path / "index")
     assert datasets.push(NAME, source).reference.version == 1
     datasets.pull(NAME, tmp_path / "target")

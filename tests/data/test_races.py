@@ -11,7 +11,7 @@ import pytest
 
 from edgeloop.errors import NoSuchDataset, StoreUnavailable
 from edgeloop.node import datasets as removal
-from edgeloop.node import index
+from edgeloop.node import ledger
 from edgeloop.node import ledger as log
 from edgeloop.node.datasets import Datasets
 from edgeloop.store import Blobs
@@ -134,7 +134,7 @@ def test_objects_of_a_published_version_are_no_longer_the_pushers_own(
     the remover's deletes come late."""
     blobs, folder = folder_blobs, folder_with(tmp_path, "folder", b"1")
     with monkeypatch.context() as killed:
-        killed.setattr(index.Journal, "close", lambda self: None)
+        killed.setattr(ledger.Journal, "close", lambda self: None)
         Datasets(blobs, tmp_path / "index").push(NAME, folder)
     watched = Watched(blobs)
     other = once(lambda: Datasets(blobs, tmp_path / "index").push(NAME, folder))
@@ -222,7 +222,7 @@ def test_uploads_of_long_ago_are_not_counted_on(
     with pytest.raises(StoreUnavailable):
         Datasets(watched, tmp_path / "index").push(NAME, folder)
     later = Watched(folder_blobs)
-    monkeypatch.setattr(index, "OWN_DAYS", 0)
+    monkeypatch.setattr(ledger, "OWN_DAYS", 0)
     Datasets(later, tmp_path / "index").push(NAME, folder)
     assert later.sent == watched.sent == 1_500_001
     check_all(folder_blobs)

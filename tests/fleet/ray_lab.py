@@ -18,7 +18,7 @@ from typing import Any
 
 import psycopg
 
-from edgeloop.jobs.package import edgeloop_requirements
+from edgeloop.jobs.bundle import edgeloop_requirements
 from edgeloop.settings import Settings
 from edgeloop.workspace import Workspace
 from tests.peers.postgres import Postgres

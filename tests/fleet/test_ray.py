@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from edgeloop.errors import StoreError
-from edgeloop.jobs.package import edgeloop_requirements
+from edgeloop.jobs.bundle import edgeloop_requirements
 from edgeloop.operate.fleet.ray.submit import start_supervisor
 from edgeloop.operate.fleet.records import Fleets
 from edgeloop.store import Values

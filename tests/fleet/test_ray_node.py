@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from edgeloop.jobs.bundle import edgeloop_requirements
 from edgeloop.jobs.computes.ray import driver_command
-from edgeloop.jobs.package import edgeloop_requirements
 from edgeloop.operate.fleet.ray.submit import package_contents
 from tests.peers.ray import node_programs
 from tests.peers.wheels import make_wheels

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from edgeloop.errors import BadInput
-from edgeloop.node.layout import CodeDigest, content_digest, unpack_code
+from edgeloop.node.layout import unpack_code
+from edgeloop.node.ticket import CodeDigest, content_digest
 from tests.hostile import archives
 
 MOST_BYTES = 512 << 20

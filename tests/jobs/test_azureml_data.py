@@ -15,8 +15,8 @@ from edgeloop.errors import BadJob, StoreRefused
 from edgeloop.jobs.client import Jobs
 from edgeloop.jobs.computes import make_compute
 from edgeloop.jobs.records import Run
-from edgeloop.jobs.remote import PlaceResolver
-from edgeloop.jobs.urls import RemotePath
+from edgeloop.jobs.spec import RemotePath
+from edgeloop.jobs.submit import PlaceResolver
 from edgeloop.node.datasets import Datasets
 from edgeloop.node.ticket import ticket_key
 from edgeloop.settings import Settings

@@ -6,10 +6,9 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
-from edgeloop.jobs.computes.waiting import JobQueue
+from edgeloop.jobs.computes.waiting import Capacity, JobQueue, Resources
 from edgeloop.jobs.records import RunRecords
-from edgeloop.node.resources import Capacity, Resources
-from edgeloop.node.scratch import Scratch, SupervisorNote
+from edgeloop.node.environment import Scratch, SupervisorNote
 from edgeloop.node.ticket import (
     ORDER_VARIABLE,
     Environment,

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from edgeloop.errors import BadJob
-from edgeloop.jobs.ignore import CodeFolder, source_files
 from edgeloop.jobs.secrets import holds_private_key
+from edgeloop.jobs.snapshot import CodeFolder, source_files
 
 KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n"
 NAMES = ("a", "b", "ab", "a.txt", "b.txt", "foo", "foo.d", "c d", "é", "[x]", "a-b", "#h", "!n")

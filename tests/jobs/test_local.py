@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 
 from edgeloop.errors import BadInput, BadName, BadSetting, ComputeUnavailable, Infeasible
-from edgeloop.jobs import computes
-from edgeloop.jobs.computes import Resources, compute_kinds, make_compute, waiting
+from edgeloop.jobs.computes import Resources, base, compute_kinds, make_compute, waiting
 from edgeloop.jobs.computes.waiting import interpreter, job_environment
 from edgeloop.node.ticket import log_key, outputs_folder
 from edgeloop.testing.contracts.compute import (
@@ -326,7 +325,7 @@ def test_a_compute_of_somebody_else_is_found_by_its_entry_point(monkeypatch, tmp
     made = []
     point = EntryPoint("moon", "tests.jobs.test_local:nothing", "edgeloop.computes")
     monkeypatch.setattr(EntryPoint, "load", lambda _: lambda *given: made.append(given))
-    monkeypatch.setattr(computes, "entry_points", lambda **wanted: _chosen([point], **wanted))
+    monkeypatch.setattr(base, "entry_points", lambda **wanted: _chosen([point], **wanted))
     make_compute("far", {"kind": "moon", "craters": 3}, tmp_path)
     assert made == [("far", {"kind": "moon", "craters": 3}, tmp_path)]
     monkeypatch.setenv("EDGELOOP_STATE", str(tmp_path / "state"))

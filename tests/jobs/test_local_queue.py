@@ -16,8 +16,7 @@ import pytest
 
 from edgeloop.errors import ComputeUnavailable
 from edgeloop.jobs.computes import Resources, make_compute, waiting
-from edgeloop.jobs.computes.waiting import UNREADABLE, JobQueue, QueueEntry
-from edgeloop.node.resources import Capacity
+from edgeloop.jobs.computes.waiting import UNREADABLE, Capacity, JobQueue, QueueEntry
 from edgeloop.testing.contracts.compute import LIMIT_S, JobHarness
 from tests.peers.process import wait_until
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgeloop.jobs import transfer as logs
-from edgeloop.jobs.transfer import LogReader, last_lines
+from edgeloop.jobs import watch as logs
+from edgeloop.jobs.watch import LogReader, last_lines
 from edgeloop.node import ticket
 from edgeloop.testing import memory_blobs
 

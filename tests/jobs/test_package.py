@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from edgeloop.errors import BadJob
+from edgeloop.jobs.bundle import edgeloop_requirements, package_snapshot
 from edgeloop.jobs.client import Jobs
-from edgeloop.jobs.package import edgeloop_requirements, package_snapshot
 from edgeloop.jobs.spec import spec_of_script
 from edgeloop.settings import Settings
 from tests.peers.environments import ENVIRONMENTS, Definition
 
 AGAIN = """
 import edgeloop
-from edgeloop.jobs.package import edgeloop_requirements
-from edgeloop.jobs.package import package_snapshot
+from edgeloop.jobs.bundle import edgeloop_requirements
+from edgeloop.jobs.bundle import package_snapshot
 from edgeloop.store import open_store, parse_location
 open_store(parse_location("sqlite:store")).close()  # reads one of the package's data files
 print(edgeloop.__file__)

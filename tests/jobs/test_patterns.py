@@ -6,7 +6,7 @@ import pytest
 
 from edgeloop.errors import BadJob
 from edgeloop.jobs.spec import read_spec
-from edgeloop.node.patterns import FilePatterns, check_pattern
+from edgeloop.node.ticket import FilePatterns, check_pattern
 
 
 @pytest.mark.parametrize(

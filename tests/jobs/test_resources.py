@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgeloop.node.resources import Allocation, Capacity, Resources, allocate
+from edgeloop.jobs.computes.waiting import Allocation, Capacity, Resources, allocate
 
 MACHINE = Capacity(4.0, ("3", "5"), 8_000, {"board": 1.0})
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.jobs.transfer import INDEX_FILE, fetch
+from edgeloop.jobs.watch import INDEX_FILE, fetch
 from edgeloop.store import BlobInfo, Blobs
 from edgeloop.store.blobs import FolderBlobs
 

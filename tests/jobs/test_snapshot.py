@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from edgeloop.errors import BadJob, LocalFileError
-from edgeloop.jobs import ignore
+from edgeloop.jobs import snapshot
 from edgeloop.jobs import snapshot as module
 from edgeloop.jobs.snapshot import CodeSnapshot
 from edgeloop.store import Store
@@ -158,9 +158,9 @@ def test_a_folder_that_vanishes_is_no_part_of_it(tmp_path: Path, monkeypatch):
 
 def test_a_file_that_grew_since_it_was_listed_is_not_read_whole(tmp_path: Path, monkeypatch):
     code(tmp_path, {"a.log": b"x" * 3_000_000})
-    really = ignore.CodeFolder.files
+    really = snapshot.CodeFolder.files
     smaller = lambda self: (replace(file, size=10) for file in really(self))  # noqa: E731
-    monkeypatch.setattr(ignore.CodeFolder, "files", smaller)
+    monkeypatch.setattr(snapshot.CodeFolder, "files", smaller)
     with pytest.raises(BadJob, match=r"the code is 1\.0 MB, over the limit"):
         CodeSnapshot.take(tmp_path, limit_bytes=1_000_000)
 

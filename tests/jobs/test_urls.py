@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from edgeloop.errors import BadJob
-from edgeloop.jobs.spec import changed, read_spec
-from edgeloop.jobs.urls import RemotePath, UrlParts, parse_url, read_remote
+from edgeloop.jobs.spec import RemotePath, UrlParts, changed, parse_url, read_remote, read_spec
 
 AZURE = "https://acme.blob.core.windows.net"
 

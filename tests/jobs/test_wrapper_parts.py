@@ -10,11 +10,9 @@ from pathlib import Path
 import pytest
 
 from edgeloop.node import command
-from edgeloop.node.codec import to_json
-from edgeloop.node.environment import NodeEnvironment
+from edgeloop.node.environment import JobLog, LogCopier, NodeEnvironment, Scratch
 from edgeloop.node.layout import fetch_outputs
 from edgeloop.node.outputs import CreatedFiles, latest_metrics, recover, stored_progress
-from edgeloop.node.scratch import JobLog, LogCopier, Scratch
 from edgeloop.node.supervisor import LOOK_S, AccessRenewal, Supervisor, supervise
 from edgeloop.node.ticket import (
     LOG_PIECE,
@@ -27,6 +25,7 @@ from edgeloop.node.ticket import (
     log_key,
     outputs_folder,
     state_key,
+    to_json,
 )
 from edgeloop.store import Access
 from edgeloop.store.blobs import FolderBlobs
@@ -127,7 +126,7 @@ def test_a_second_supervisor_of_a_job_does_nothing(
     monkeypatch.setattr(command, "adopt_orphans", lambda: None)
     monkeypatch.setattr(Supervisor, "__init__", lambda *_: None)
     monkeypatch.setattr(Supervisor, "run", lambda _: 0)
-    monkeypatch.setattr("edgeloop.node.events.Events", lambda _: None)
+    monkeypatch.setattr("edgeloop.node.command.Events", lambda _: None)
     order = WrapperOrder("job-1", "_wrapper/x.pyz", blobs.access(3600))
     here = NodeEnvironment(scratch.folder, None, "node", {})
     with scratch.locked() as alone:

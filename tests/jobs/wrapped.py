@@ -17,13 +17,14 @@ from typing import Any
 
 from edgeloop.errors import BlobMissing
 from edgeloop.jobs.bundle import bundle
-from edgeloop.node.layout import CodeDigest, content_digest
 from edgeloop.node.ticket import (
+    CodeDigest,
     JobProgress,
     Pace,
     Ticket,
     WrapperOrder,
     code_key,
+    content_digest,
     log_key,
     outputs_folder,
     state_key,

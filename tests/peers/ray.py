@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgeloop.jobs.package import edgeloop_requirements
+from edgeloop.jobs.bundle import edgeloop_requirements
 from tests.peers import namespace
 from tests.peers.environments import ENVIRONMENTS, CannotBuild, Definition
 from tests.peers.process import MissingComponent, ServerProcess, find_program

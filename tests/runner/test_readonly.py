@@ -108,7 +108,7 @@ edgeloop("status", "--json")
 for name in ("HOME", "EDGELOOP_WORKDIR", "EDGELOOP_STATE"):
     del os.environ[name]
 edgeloop("runner", "--once")
-from edgeloop.jobs.shared import submitter
+from edgeloop.jobs.records import submitter
 from edgeloop.settings import state_folder
 print(submitter().partition("@")[0], state_folder())
 """

@@ -23,25 +23,27 @@ from edgeloop.jobs.computes.base import (
     ComputeOptions,
     JobOrder,
     ObservedState,
-    Resources,
     order_variables,
 )
 from edgeloop.jobs.computes.waiting import (
     ENDED_RUNNING,
     ENDED_WAITING,
     WRAPPERS,
+    Capacity,
     JobQueue,
     NoLocks,
     QueueBusy,
     QueueEntry,
     QueueSnapshot,
+    Resources,
     gpu_names,
     job_environment,
     job_of,
+    listed,
+    missing,
+    totals_of,
 )
-from edgeloop.node.environment import NodeEnvironment
-from edgeloop.node.resources import Capacity, listed, missing, totals_of
-from edgeloop.node.scratch import Scratch, check_job_id
+from edgeloop.node.environment import NodeEnvironment, Scratch, check_job_id
 from edgeloop.node.ticket import State
 from edgeloop.store import Blobs, open_access
 

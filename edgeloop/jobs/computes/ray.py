@@ -29,11 +29,10 @@ from edgeloop.jobs.computes.base import (
     ComputeOptions,
     JobOrder,
     ObservedState,
-    Resources,
     for_each,
     order_variables,
 )
-from edgeloop.node.resources import listed, missing
+from edgeloop.jobs.computes.waiting import Resources, listed, missing
 from edgeloop.node.ticket import ORDER_VARIABLE, State
 
 if TYPE_CHECKING:

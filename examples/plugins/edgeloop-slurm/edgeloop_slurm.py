@@ -28,7 +28,7 @@ from edgeloop.jobs.computes.base import (
     ObservedState,
     order_variables,
 )
-from edgeloop.node.resources import Resources, listed, missing
+from edgeloop.jobs.computes.waiting import Resources, listed, missing
 from edgeloop.node.ticket import State
 
 LIMIT_S = 60.0

@@ -37,7 +37,8 @@ from edgeloop.jobs.computes.azureml.runs import (
     observed,
     waited_s,
 )
-from edgeloop.jobs.computes.base import Compute, JobOrder, ObservedState, Resources, for_each
+from edgeloop.jobs.computes.base import Compute, JobOrder, ObservedState, for_each
+from edgeloop.jobs.computes.waiting import Resources
 
 Item = TypeVar("Item")
 

@@ -24,7 +24,7 @@ from edgeloop.jobs.computes.azureml.connection import Connection, is_missing
 from edgeloop.jobs.computes.azureml.options import AzureMLOptions
 from edgeloop.jobs.computes.azureml.runs import JOB_TAG, MEMBERS, NAME_TAG, PIPELINE_TAG, digest
 from edgeloop.jobs.computes.base import JobOrder, ServedPlace, order_variables
-from edgeloop.jobs.urls import parse_url
+from edgeloop.jobs.spec import parse_url
 from edgeloop.node.ticket import NODE_CACHE, ORDER_VARIABLE, PLACE_PREFIX, folder_key, order_key
 from edgeloop.store import Access, open_access
 

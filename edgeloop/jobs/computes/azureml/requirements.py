@@ -18,6 +18,7 @@ from typing import Any
 
 from edgeloop._util.yaml import NotYaml, parse_yaml
 from edgeloop.errors import BadJob, BadSetting, ComputeRefused, Infeasible
+from edgeloop.jobs.bundle import edgeloop_requirements
 from edgeloop.jobs.computes.azureml.connection import Connection
 from edgeloop.jobs.computes.azureml.options import DEFAULT_IMAGE, AzureMLOptions, read_azureml
 from edgeloop.jobs.computes.azureml.resources import (
@@ -36,8 +37,7 @@ from edgeloop.jobs.computes.azureml.resources import (
 )
 from edgeloop.jobs.computes.azureml.workspace import WorkspaceAddress, WorkspaceKeys, find_workspace
 from edgeloop.jobs.computes.base import JobOrder
-from edgeloop.jobs.package import edgeloop_requirements
-from edgeloop.node.resources import Resources, missing
+from edgeloop.jobs.computes.waiting import Resources, missing
 from edgeloop.settings import AZUREML, Settings, read_project_files
 from edgeloop.store import AzureLocation, PostgresLocation, SqliteLocation, open_blobs
 

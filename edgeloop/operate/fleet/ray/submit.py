@@ -13,10 +13,9 @@ from collections.abc import Callable
 
 from edgeloop._util.redact import redact
 from edgeloop.errors import BadInput, EdgeloopError
-from edgeloop.jobs.bundle import packed
+from edgeloop.jobs.bundle import edgeloop_requirements, package_snapshot, packed
 from edgeloop.jobs.computes import make_compute
 from edgeloop.jobs.computes.ray import RayCompute
-from edgeloop.jobs.package import edgeloop_requirements, package_snapshot
 from edgeloop.operate.fleet.launcher import StartedSupervisor
 from edgeloop.operate.fleet.ray.environment import ORDER_FILE, SUPERVISOR, Shipment
 from edgeloop.operate.fleet.records import FleetRecord

@@ -76,7 +76,7 @@ class JobsMonitor:
     def outputs(self, run: Run) -> Mapping[str, BlobInfo]:
         """The files of a job that are in the store by now, by path. Raises BadInput for a job of
         another store."""
-        from edgeloop.jobs.transfer import outputs_of
+        from edgeloop.jobs.watch import outputs_of
 
         self.jobs.check_store(run)
         return outputs_of(self.jobs.blobs, run.record.id)[0]
