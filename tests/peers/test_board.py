@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,58 +16,6 @@ from tests.peers.board.loopback import Listener, listeners
 from tests.peers.process import accepts_connections
 
 Boards = Callable[..., VirtualBoard]
-
-
-def test_a_command_s_exit_code_and_its_two_streams_come_back_apart(board):
-    done = board.shell("echo here; echo there >&2; exit 7")
-
-    assert (done.returncode, done.stdout, done.stderr) == (7, "here\n", "there\n")
-
-
-def test_a_file_comes_back_from_the_board_as_it_was_pushed(board, tmp_path):
-    sent, back = tmp_path / "sent", tmp_path / "back"
-    sent.write_bytes(os.urandom(3_000_000))
-
-    assert board.adb("push", str(sent), "/data/local/tmp/file").returncode == 0
-    digest = board.shell("sha256sum < /data/local/tmp/file").stdout.split()[0]
-    assert board.adb("pull", "/data/local/tmp/file", str(back)).returncode == 0
-
-    assert digest == hashlib.sha256(sent.read_bytes()).hexdigest()
-    assert back.read_bytes() == sent.read_bytes()
-    assert (board.data / "local/tmp/file").stat().st_size == 3_000_000
-
-
-def test_a_daemon_that_is_killed_in_the_middle_of_a_push_leaves_a_part_of_the_file(board, tmp_path):
-    sent = tmp_path / "sent"
-    with sent.open("wb") as file:
-        file.truncate(1_500_000_000)
-    target = board.data / "local/tmp/file"
-    outcome: list[subprocess.CompletedProcess[str]] = []
-    pushing = threading.Thread(
-        target=lambda: outcome.append(board.adb("push", str(sent), "/data/local/tmp/file"))
-    )
-
-    pushing.start()
-    eventually(lambda: target.exists() and target.stat().st_size > 0)
-    board.kill()
-    pushing.join()
-
-    assert outcome[0].returncode != 0
-    assert 0 < target.stat().st_size < sent.stat().st_size
-    board.restart()
-    eventually(lambda: board.shell("true").returncode == 0)
-    assert target.exists()
-
-
-def test_a_frozen_board_is_still_listed_and_answers_nothing_until_it_thaws(board):
-    board.freeze()
-
-    with pytest.raises(subprocess.TimeoutExpired):
-        board.shell("true", limit_s=1)
-    assert board.state == "device"
-
-    board.thaw()
-    assert board.shell("echo back").stdout == "back\n"
 
 
 def test_two_boards_share_a_server_and_nothing_else(boards: Boards):
@@ -122,16 +67,6 @@ def test_a_command_gone_astray_on_a_board_does_not_reach_this_machine(board, tmp
     assert "harm" not in [path.name for path in tmp_path.iterdir()]
 
 
-def test_a_board_unplugged_is_not_listed_and_one_plugged_in_is(board):
-    board.unplug()
-    assert board.state is None
-    assert board.adb("shell", "true").returncode != 0
-
-    board.plug()
-    eventually(lambda: board.state == "device")
-    assert board.shell("true").returncode == 0
-
-
 def test_after_a_reboot_no_program_runs_and_the_data_is_there(board):
     board.shell("touch /data/local/tmp/kept; sleep 600 > /dev/null 2>&1 < /dev/null &")
     assert "sleep 600" in board.shell("ps ax").stdout
@@ -141,43 +76,6 @@ def test_after_a_reboot_no_program_runs_and_the_data_is_there(board):
 
     assert "sleep 600" not in board.shell("ps ax").stdout
     assert board.shell("ls /data/local/tmp").stdout == "kept\n"
-
-
-def test_a_board_that_does_not_know_the_key_is_listed_as_unauthorized(board):
-    board.unauthorise()
-    eventually(lambda: board.state == "unauthorized")
-    assert "unauthorized" in board.shell("true").stderr
-
-    board.authorise()
-    board.server.call("disconnect", board.serial)
-    board.connect()
-    eventually(lambda: board.state == "device")
-
-
-def test_a_full_disk_takes_no_byte_more_until_there_is_room(board, tmp_path):
-    sent = tmp_path / "sent"
-    sent.write_bytes(b"x" * 100_000)
-    board.fill_disk()
-    full = board.adb("push", str(sent), "/data/local/tmp/file")
-    assert full.returncode != 0
-    assert "No space left on device" in full.stdout + full.stderr
-
-    board.free_disk()
-    assert board.adb("push", str(sent), "/data/local/tmp/file").returncode == 0
-
-
-def test_sensors_are_where_a_real_board_has_them(board):
-    board.set_temperature(2, 71_250)
-
-    told = board.shell(
-        "cat /sys/class/thermal/thermal_zone2/temp /sys/class/thermal/thermal_zone2/type "
-        "/sys/class/power_supply/battery/capacity"
-    )
-    governor = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"
-    changed = board.shell(f"echo performance > {governor}; cat {governor}")
-
-    assert told.stdout == "71250\nnspss-0-usr\n87\n"
-    assert changed.stdout == "performance\n"
 
 
 def test_when_a_board_ends_no_process_and_no_mount_is_left(adb_server: AdbServer, tmp_path):
@@ -223,12 +121,3 @@ def is_alive(pid: int) -> bool:
         return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):  # the second: it ended while it was read
         return False
-
-
-def test_a_server_that_somebody_restarts_finds_its_boards_again_when_asked(board):
-    board.server.kill()
-    board.server.start()
-
-    assert board.state is None
-    board.connect()
-    eventually(lambda: board.state == "device")
