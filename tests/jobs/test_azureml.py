@@ -9,7 +9,7 @@ import pytest
 from edgeloop.jobs.computes import Compute, Resources, make_compute
 from edgeloop.store import Blobs, open_blobs, parse_location
 from edgeloop.testing.contracts.compute import ComputeContract, JobHarness
-from tests.peers.azureml import AzureML, containers
+from tests.peers.azureml import AzureML, execution
 from tests.peers.azurite import Azurite
 
 SIZE = "STANDARD_DS3_V2"
@@ -35,7 +35,7 @@ def folder_blobs(azure_storage: Azurite, azureml: AzureML) -> Blobs:
 @pytest.fixture(autouse=True)
 def patient_cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """How long Azure ML itself leaves a container after it asked is not documented."""
-    monkeypatch.setattr(containers, "GRACE_S", 30.0)
+    monkeypatch.setattr(execution, "GRACE_S", 30.0)
     yield
 
 

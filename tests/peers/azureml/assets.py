@@ -5,10 +5,17 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from tests.peers.azureml.routing import Request, Response, Route, ServiceError
-from tests.peers.azureml.scope import Scope, not_found, workspace_route
-from tests.peers.azureml.shapes import Checker
-from tests.peers.azureml.storage import Storage
+from tests.peers.azureml.bodies import Checker
+from tests.peers.azureml.server import (
+    Request,
+    Response,
+    Route,
+    Scope,
+    ServiceError,
+    not_found,
+    workspace_route,
+)
+from tests.peers.azureml.storage import ARTIFACTS, BLOBSTORE, Storage
 
 KINDS = ("environments", "codes", "data", "components", "models")
 Resource = dict[str, Any]
@@ -24,11 +31,9 @@ class Assets:
         for kind in KINDS:
             for method, tail, handler in (
                 ("GET", "", self._containers),
-                ("GET", "/{name}", self._container),
                 ("GET", "/{name}/versions", self._versions),
                 ("GET", "/{name}/versions/{version}", self._get),
                 ("PUT", "/{name}/versions/{version}", self._put),
-                ("DELETE", "/{name}/versions/{version}", self._delete),
                 ("POST", "/{name}/versions/{version}/startPendingUpload", self._upload),
             ):
                 found.append(workspace_route(method, f"/{kind}{tail}", _of(kind, handler)))
@@ -61,12 +66,6 @@ class Assets:
             names = sorted({name for k, name, _ in self._kept if k == kind})
         rows = [self._container_of(kind, name) for name in names]
         return self._scope.page(request, rows)
-
-    def _container(self, kind: str, request: Request) -> Response:
-        name = request.parameters["name"]
-        if not self.named(kind, name):
-            raise not_found(kind, name)
-        return Response(200, self._container_of(kind, name))
 
     def _container_of(self, kind: str, name: str) -> Resource:
         versions = [row["name"] for row in self.named(kind, name)]
@@ -110,11 +109,6 @@ class Assets:
                 properties.setdefault("osType", "Linux")
             return Response(200 if old else 201, self.put(kind, name, version, properties))
 
-    def _delete(self, kind: str, request: Request) -> Response:
-        key = (kind, request.parameters["name"], request.parameters["version"])
-        with self._scope.lock:
-            return Response(204 if self._kept.pop(key, None) is None else 200)
-
     def _upload(self, _kind: str, _request: Request) -> Response:
         place, signed = self._storage.new_upload()
         body = {
@@ -156,3 +150,80 @@ def _fixed(properties: dict[str, Any]) -> dict[str, Any]:
 
 def _order(version: str) -> tuple[int, int, str]:
     return (1, int(version), "") if version.isdigit() else (0, 0, version)
+
+
+DEFAULT = "workspaceblobstore"
+ARTIFACT_STORE = "workspaceartifactstore"
+
+
+class Datastores:
+    def __init__(self, scope: Scope, storage: Storage, checker: Checker) -> None:
+        self._scope, self._storage = scope, storage
+        self._checker = checker
+        self._kept: dict[str, dict[str, Any]] = {}
+        self._secrets: dict[str, dict[str, Any]] = {}
+        for name, container in ((DEFAULT, BLOBSTORE), (ARTIFACT_STORE, ARTIFACTS)):
+            self._kept[name] = {
+                "datastoreType": "AzureBlob",
+                "accountName": storage.account,
+                "containerName": container,
+                "endpoint": storage.suffix,
+                "protocol": "https",
+                "isDefault": name == DEFAULT,
+                "serviceDataAccessAuthIdentity": "None",
+            }
+            self._secrets[name] = {"secretsType": "AccountKey", "key": storage.key}
+
+    def routes(self) -> list[Route]:
+        return [
+            workspace_route("GET", "/datastores", self._list),
+            workspace_route("GET", "/datastores/{name}", self._get),
+            workspace_route("PUT", "/datastores/{name}", self._put),
+            workspace_route("POST", "/datastores/{name}/listSecrets", self._list_secrets),
+            workspace_route("GET", "/datastores/{name}/default", self._get),
+        ]
+
+    def place_of(self, name: str) -> tuple[str, str]:
+        """The account and the container."""
+        found = self._find(name)
+        return found["accountName"], found["containerName"]
+
+    def _list(self, request: Request) -> Response:
+        wanted_default = request.query.get("isDefault", "").lower() == "true"
+        with self._scope.lock:
+            names = [n for n, p in self._kept.items() if not wanted_default or p["isDefault"]]
+        return self._scope.page(request, [self._shown(name) for name in names])
+
+    def _get(self, request: Request) -> Response:
+        return Response(200, self._shown(request.parameters["name"]))
+
+    def _put(self, request: Request) -> Response:
+        name, body = request.parameters["name"], self._checker.check("datastores", request)
+        properties = dict(body["properties"])
+        credentials = properties.pop("credentials")
+        with self._scope.lock:
+            is_new = name not in self._kept
+            self._kept[name] = {"isDefault": False, **properties}
+            self._secrets.pop(name, None)
+            if credentials["credentialsType"] != "None":
+                self._secrets[name] = credentials["secrets"]
+        return Response(201 if is_new else 200, self._shown(name))
+
+    def _list_secrets(self, request: Request) -> Response:
+        name = request.parameters["name"]
+        self._find(name)
+        if name not in self._secrets:
+            what = f"No secrets are kept for the datastore {name}."
+            raise ServiceError(400, "UserError", what)
+        return Response(200, self._secrets[name])
+
+    def _shown(self, name: str) -> dict[str, Any]:
+        properties = self._find(name)
+        kind = self._secrets[name]["secretsType"] if name in self._secrets else "None"
+        shown = {**properties, "credentials": {"credentialsType": kind}}
+        return self._scope.resource("datastores", name, shown)
+
+    def _find(self, name: str) -> dict[str, Any]:
+        if name not in self._kept:
+            raise not_found("datastore", name)
+        return self._kept[name]

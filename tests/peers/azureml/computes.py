@@ -1,4 +1,4 @@
-"""Clusters: made as a long-running operation, and as many nodes as they may have."""
+"""Sizes of machines, and clusters of them, which are made as a long-running operation."""
 
 from __future__ import annotations
 
@@ -9,12 +9,64 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.peers.azureml.faults import Faults
-from tests.peers.azureml.machines import size_of
-from tests.peers.azureml.operations import Operations
-from tests.peers.azureml.routing import Request, Response, Route, ServiceError
-from tests.peers.azureml.scope import LOCATION, Scope, workspace_route
-from tests.peers.azureml.shapes import Checker
+from tests.peers.azureml.bodies import Checker
+from tests.peers.azureml.server import (
+    LOCATION,
+    Faults,
+    Operations,
+    Request,
+    Response,
+    Route,
+    Scope,
+    ServiceError,
+    workspace_route,
+)
+
+
+@dataclass(frozen=True)
+class Size:
+    name: str
+    family: str
+    cores: int
+    gpus: int
+    memory_gb: int
+
+    def row(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "family": self.family,
+            "vCPUs": self.cores,
+            "gpus": self.gpus,
+            "memoryGB": self.memory_gb,
+            "osVhdSizeMB": 1047552,
+            "maxResourceVolumeMB": 28672,
+            "lowPriorityCapable": True,
+            "premiumIO": True,
+            "supportedComputeTypes": ["AmlCompute", "ComputeInstance"],
+        }
+
+
+SIZES = {
+    size.name: size
+    for size in (
+        Size("STANDARD_DS3_V2", "standardDSv2Family", 4, 0, 14),
+        Size("STANDARD_D4S_V3", "standardDSv3Family", 4, 0, 16),
+        Size("STANDARD_NC4AS_T4_V3", "standardNCASv3_T4Family", 4, 1, 28),
+        Size("STANDARD_NC6S_V3", "standardNCSv3Family", 6, 1, 112),
+        Size("STANDARD_NC24ADS_A100_V4", "standardNCADSA100v4Family", 24, 1, 220),
+        Size("STANDARD_ND96ASR_V4", "standardNDASv4Family", 96, 8, 900),
+    )
+}
+FAMILIES = sorted({size.family for size in SIZES.values()})
+
+
+def size_of(name: str) -> Size:
+    found = SIZES.get(name.upper())
+    if found is None:
+        known = ", ".join(sorted(SIZES))
+        what = f"The specified Azure ML Compute size {name} is not supported in region {LOCATION}. "
+        raise ServiceError(400, "BadArgument", f"{what}Supported sizes: {known}.")
+    return found
 
 
 @dataclass
@@ -24,7 +76,6 @@ class Cluster:
     name: str
     body: dict[str, Any]
     ready_at: float
-    gone_at: float | None = None
     seats: dict[str, list[int]] = field(default_factory=dict)  # the nodes of each running job
     line: list[str] = field(default_factory=list)
     changed: threading.Condition = field(default_factory=threading.Condition)
@@ -94,8 +145,6 @@ class Computes:
             workspace_route("GET", "/computes", self._list),
             workspace_route("GET", "/computes/{name}", self._get),
             workspace_route("PUT", "/computes/{name}", self._put),
-            workspace_route("PATCH", "/computes/{name}", self._patch),
-            workspace_route("DELETE", "/computes/{name}", self._delete),
         ]
 
     def add_identity(self, name: str) -> str:
@@ -105,23 +154,12 @@ class Computes:
         self.user_identities[f"{self._scope.group_id}/{provider}/{name}"] = ids
         return ids["clientId"]
 
-    def check_identity(self, cluster: Cluster, client_id: str) -> None:
-        """A job may only have an identity that its cluster was given."""
-        given = (cluster.body.get("identity") or {}).get("userAssignedIdentities") or {}
-        known = {self.user_identities[rid]["clientId"] for rid in given}
-        if client_id not in known:
-            what = f"The identity {client_id} is not assigned to the compute {cluster.name}."
-            raise ServiceError(400, "UserError", what)
-
     def cluster(self, id_or_name: str) -> Cluster:
         name = id_or_name.rpartition("/")[2].lower()
         if name in ("", self.serverless.name):
             return self.serverless
         with self._scope.lock:
             found = self._clusters.get(name)
-            if found and found.gone_at is not None and time.monotonic() >= found.gone_at:
-                del self._clusters[name]
-                found = None
         if found is None:
             what = f"Compute with name '{name}' could not be found in this workspace."
             raise ServiceError(404, "ResourceNotFound", what)
@@ -173,22 +211,8 @@ class Computes:
             )
             raise ServiceError(400, "ClusterCoreQuotaReached", what)
 
-    def _patch(self, request: Request) -> Response:
-        cluster = self.cluster(request.parameters["name"])
-        scale = request.json["properties"]["properties"]["scaleSettings"]
-        cluster.properties["scaleSettings"] = scale
-        return self._operations.begin(lambda: True, 200, self._shown(cluster))
-
-    def _delete(self, request: Request) -> Response:
-        cluster = self.cluster(request.parameters["name"])
-        cluster.gone_at = time.monotonic() + self.creating_takes_s
-        return self._operations.begin(lambda: time.monotonic() >= (cluster.gone_at or 0), 202)
-
     def _shown(self, cluster: Cluster) -> dict[str, Any]:
-        if cluster.gone_at is not None:
-            state = "Deleting"
-        else:
-            state = "Succeeded" if cluster.is_ready else "Creating"
+        state = "Succeeded" if cluster.is_ready else "Creating"
         details = {
             **cluster.properties,
             "allocationState": "Steady",

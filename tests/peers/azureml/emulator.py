@@ -9,24 +9,26 @@ import secrets
 from pathlib import Path
 from typing import Any, Self
 
-from tests.peers.azureml.account import Account
-from tests.peers.azureml.arm import ResourceManager
-from tests.peers.azureml.assets import Assets
-from tests.peers.azureml.bodies import NAMES, SHAPES
+from tests.peers.azureml.arm import Account, ResourceManager
+from tests.peers.azureml.assets import Assets, Datastores
+from tests.peers.azureml.bodies import NAMES, SHAPES, Checker
 from tests.peers.azureml.computes import Computes
-from tests.peers.azureml.datastores import Datastores
-from tests.peers.azureml.execution import Executor
-from tests.peers.azureml.faults import Faults
+from tests.peers.azureml.execution import Executor, Run
 from tests.peers.azureml.history import History
 from tests.peers.azureml.identity import USER, Credential, Identities
 from tests.peers.azureml.jobs import Jobs
-from tests.peers.azureml.operations import Operations
 from tests.peers.azureml.resolving import sitecustomize
-from tests.peers.azureml.routing import Router
-from tests.peers.azureml.runs import Run
-from tests.peers.azureml.scope import GROUP, SUBSCRIPTION, WORKSPACE, Scope
-from tests.peers.azureml.server import Logged, Server
-from tests.peers.azureml.shapes import Checker
+from tests.peers.azureml.server import (
+    GROUP,
+    SUBSCRIPTION,
+    WORKSPACE,
+    Faults,
+    Logged,
+    Operations,
+    Router,
+    Scope,
+    Server,
+)
 from tests.peers.azureml.storage import Storage
 from tests.peers.azurite import Azurite
 from tests.peers.certificate import Certificate
@@ -58,7 +60,7 @@ class AzureML:
         self.operations = operations = Operations(self.scope)
         self.computes = Computes(self.scope, operations, self.faults, checker)
         self.assets = Assets(self.scope, self.storage, checker)
-        self.datastores = Datastores(self.scope, self.storage, self.faults, checker)
+        self.datastores = Datastores(self.scope, self.storage, checker)
         executor = Executor(
             *(self.scope, self.storage, self.assets, self.datastores, self.computes),
             *(self.identities, self.faults, folder, self._cloud_variables()),

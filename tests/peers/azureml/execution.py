@@ -1,38 +1,156 @@
-"""Runs one order from its queue to its end, on this machine."""
+"""What a run is, and how one goes from its queue to its end, on this machine."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import shlex
 import shutil
+import signal
+import subprocess
+import threading
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from azure.core.exceptions import AzureError
 
-from tests.peers.azureml.assets import Assets
+from tests.peers.azureml.assets import DEFAULT, Assets, Datastores
 from tests.peers.azureml.computes import Cluster, Computes
-from tests.peers.azureml.containers import MARK, Container, Process, with_volumes
-from tests.peers.azureml.datastores import Datastores
-from tests.peers.azureml.faults import Faults
 from tests.peers.azureml.identity import Identities
-from tests.peers.azureml.places import Places
-from tests.peers.azureml.routing import ServiceError
-from tests.peers.azureml.runs import Order, Run
-from tests.peers.azureml.scope import (
+from tests.peers.azureml.server import (
     GROUP,
     LOCATION,
     SUBSCRIPTION,
     WORKSPACE,
     WORKSPACE_GUID,
+    Faults,
     Scope,
+    ServiceError,
+    not_found,
+    now,
 )
 from tests.peers.azureml.storage import ARTIFACTS, Storage, split_blob_url
 from tests.peers.environments import ENVIRONMENTS, CannotBuild, Definition
 from tests.peers.ports import free_port
+
+ENDED = ("Completed", "Failed", "Canceled")
+_SPAN = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:([\d.]+)S)?)?")
+
+
+@dataclass(frozen=True)
+class Order:
+    """A command in a place: what a command job and a step of a pipeline have in common."""
+
+    command: str
+    environment: str
+    compute: str
+    code: str | None = None
+    instance_type: str | None = None
+    nodes: int = 1
+    processes: int = 1
+    is_distributed: bool = False
+    variables: dict[str, str] = field(default_factory=dict)
+    inputs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    outputs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    timeout_s: float | None = None
+    docker_args: str = ""
+
+    @classmethod
+    def of_job(cls, properties: dict[str, Any]) -> Order:
+        resources = properties.get("resources") or {}
+        distribution = properties.get("distribution") or {}
+        limits = properties.get("limits") or {}
+        return cls(
+            properties["command"],
+            properties["environmentId"],
+            properties.get("computeId") or "",
+            properties.get("codeId"),
+            resources.get("instanceType"),
+            resources.get("instanceCount") or 1,
+            distribution.get("processCountPerInstance") or 1,
+            distribution.get("distributionType") == "PyTorch",
+            properties.get("environmentVariables") or {},
+            properties.get("inputs") or {},
+            properties.get("outputs") or {},
+            seconds(limits.get("timeout")),
+            resources.get("dockerArgs") or "",
+        )
+
+
+@dataclass
+class Run:
+    name: str
+    kind: str  # Command or Pipeline
+    properties: dict[str, Any]
+    order: Order | None = None
+    parent: str | None = None
+    step: str | None = None
+    status: str = "NotStarted"
+    times: dict[str, str] = field(default_factory=lambda: {"NotStarted": now()})
+    error: dict[str, Any] | None = None
+    waits_for: str = ""  # why it is still in the queue
+    identity: str = field(default_factory=lambda: str(uuid.uuid4()))
+    cancel: threading.Event = field(default_factory=threading.Event)
+    ended: threading.Event = field(default_factory=threading.Event)
+    outputs: dict[str, str] = field(default_factory=dict)  # where each is, as azureml://…
+
+    @property
+    def prefix(self) -> str:
+        """Where its logs and its ./outputs lie, in the container of artefacts."""
+        return f"ExperimentRun/dcid.{self.name}"
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status in ENDED
+
+    @property
+    def experiment(self) -> str:
+        return str(self.properties.get("experimentName") or "Default")
+
+    def reach(self, status: str) -> None:
+        if self.has_ended:
+            return
+        self.status = status
+        self.times.setdefault(status, now())
+        if self.has_ended:
+            self.ended.set()
+
+    def fail(self, code: str, message: str) -> None:
+        self.error = {
+            "error": {
+                "code": code,
+                "severity": None,
+                "message": message,
+                "messageFormat": message,
+                "messageParameters": {},
+                "referenceCode": None,
+                "detailsUri": None,
+                "target": None,
+                "details": [],
+                "innerError": None,
+            },
+            "correlation": {"operation": self.identity, "request": self.identity},
+            "environment": LOCATION,
+            "location": LOCATION,
+            "time": now(),
+            "componentName": "execution",
+        }
+        self.reach("Failed")
+
+
+def seconds(span: str | None) -> float | None:
+    found = _SPAN.fullmatch(span) if span else None
+    if not found:
+        return None
+    days, hours, minutes, rest = (float(part or 0) for part in found.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + rest
+
 
 _BINDING = re.compile(r"\$\{\{\s*(inputs|outputs)\.([\w.-]+)\s*\}\}")
 _OPTIONAL = re.compile(r"\$\[\[(.*?)\]\]", re.DOTALL)
@@ -255,3 +373,184 @@ _EXIT = (
     "Execution failed. User process 'bash' exited with status code {code}. Please check log file "
     "'{log}' for error details."
 )
+
+
+_DATASTORE = re.compile(r"azureml://(?:.*/)?datastores/(?P<store>[^/]+)/(?:paths/)?(?P<path>.*)")
+
+
+@dataclass
+class Places:
+    storage: Storage
+    datastores: Datastores
+    assets: Assets
+    folder: Path
+    _outputs: dict[str, Path] = field(default_factory=dict)
+
+    def prepare(self, run: Run, order: Order) -> dict[str, str]:
+        """Fetches the inputs and makes folders for the outputs; what bindings stand for."""
+        values = {f"inputs.{k}": self._input(k, v) for k, v in order.inputs.items()}
+        for name, output in order.outputs.items():
+            if name == "default":
+                continue
+            where = (
+                output.get("uri")
+                or f"azureml://datastores/{DEFAULT}/paths/azureml/{run.name}/{name}/"
+            )
+            run.outputs[name] = where.replace("${{name}}", run.name)
+            self._outputs[name] = target = self.folder / "outputs" / name
+            is_file = output.get("jobOutputType") == "uri_file"
+            (target.parent if is_file else target).mkdir(parents=True, exist_ok=True)
+            if not is_file and _is_mounted(output):
+                account, container, prefix = self.locate(run.outputs[name])
+                self.storage.fetch(container, prefix.rstrip("/"), target, account)
+            values[f"outputs.{name}"] = str(target)
+        return values
+
+    def store_outputs(self, run: Run) -> None:
+        for name, path in self._outputs.items():
+            account, container, prefix = self.locate(run.outputs[name])
+            if path.is_dir():
+                self.storage.store(path, container, prefix, account)
+            elif path.is_file():
+                client = self.storage.container(container, account)
+                client.upload_blob(prefix.rstrip("/"), path.read_bytes(), overwrite=True)
+
+    def locate(self, uri: str) -> tuple[str, str, str]:
+        """Account, container and path behind an address."""
+        if found := _DATASTORE.fullmatch(uri):
+            return *self.datastores.place_of(found["store"]), found["path"]
+        if uri.startswith("https://"):
+            return split_blob_url(uri)
+        if "/data/" in uri or uri.startswith("azureml:"):
+            return self.locate(self.assets.find(uri, "data")["properties"]["dataUri"])
+        raise not_found("data", uri)
+
+    def _input(self, name: str, given: dict[str, Any]) -> str:
+        if given["jobInputType"] == "literal":
+            return str(given["value"])
+        uri = str(given["uri"])
+        if given.get("mode") == "Direct":
+            return uri
+        account, container, path = self.locate(uri)
+        target = self.folder / "inputs" / name
+        target.mkdir(parents=True, exist_ok=True)
+        if not self.storage.fetch(container, path.rstrip("/"), target, account):
+            raise not_found("data", uri)
+        if _is_mounted(given):
+            for file in target.rglob("*"):
+                file.chmod(0o555 if file.is_dir() else 0o444)
+        if given["jobInputType"] == "uri_file":
+            return str(target / Path(path).name)
+        return str(target)
+
+
+def _is_mounted(place: dict[str, Any]) -> bool:
+    """Which is what the service does where nothing else is said."""
+    return str(place.get("mode") or "mount").lower().endswith("mount")
+
+
+GRACE_S = 2.0
+_POLL_S = 0.02
+MARK = "AZUREML_EMULATED_CONTAINER"
+
+
+def with_volumes(environ: Mapping[str, str], docker_args: str, disk: Path) -> dict[str, str]:
+    """`-v HOST:INSIDE` of docker. There is no container here, so a variable that names the folder
+    inside gets its place on the disk of the node instead."""
+    found, words = dict(environ), shlex.split(docker_args)
+    for flag, volume in pairwise(words):
+        if flag in ("-v", "--volume"):
+            host, inside = volume.split(":")[:2]
+            place = disk / host.strip("/")
+            place.mkdir(parents=True, exist_ok=True)
+            found = {
+                name: str(place) + value[len(inside) :] if _is_below(value, inside) else value
+                for name, value in found.items()
+            }
+    return found
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return f"{path}/".startswith(f"{folder}/")
+
+
+@dataclass
+class Process:
+    """One rank: its command, its folder, its log."""
+
+    folder: Path
+    log: Path
+    environ: Mapping[str, str]
+    command: str
+    _popen: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self._popen = subprocess.Popen(
+                ["bash", "-c", self.command],
+                cwd=self.folder,
+                env=dict(self.environ),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._popen.poll() if self._popen else None
+
+
+class Container:
+    """All ranks of a job. Whoever carries its mark in the environment belongs to it."""
+
+    def __init__(self, mark: str, processes: list[Process]) -> None:
+        self._mark = f"{MARK}={mark}".encode()
+        self.processes = processes
+
+    def run(
+        self, should_stop: Callable[[], bool], meanwhile: Callable[[], None], limit_s: float | None
+    ) -> str:
+        """`done`, `stopped` or `timeout`; a rank that fails ends the others."""
+        deadline = time.monotonic() + limit_s if limit_s else None
+        for process in self.processes:
+            process.start()
+        try:
+            while True:
+                codes = [process.exit_code for process in self.processes]
+                if all(code is not None for code in codes) or any(codes):
+                    return "done"
+                if should_stop():
+                    self._terminate(meanwhile)
+                    return "stopped"
+                if deadline and time.monotonic() > deadline:
+                    self._terminate(meanwhile)
+                    return "timeout"
+                meanwhile()
+                time.sleep(_POLL_S)
+        finally:
+            self._signal(signal.SIGKILL)
+            meanwhile()
+
+    def _terminate(self, meanwhile: Callable[[], None]) -> None:
+        """Asked first, killed after a while."""
+        self._signal(signal.SIGTERM)
+        until = time.monotonic() + GRACE_S
+        while time.monotonic() < until and self._members():
+            meanwhile()
+            time.sleep(_POLL_S)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for pid in self._members():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        for process in self.processes:
+            process.exit_code  # noqa: B018 - reaps what has ended
+
+    def _members(self) -> list[int]:
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if self._mark in (folder / "environ").read_bytes().split(b"\0"):
+                    found.append(int(folder.name))
+        return found

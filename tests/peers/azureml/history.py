@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.peers.azureml.execution import Run
 from tests.peers.azureml.jobs import Jobs
-from tests.peers.azureml.routing import Request, Response, Route
-from tests.peers.azureml.runs import Run
-from tests.peers.azureml.scope import GROUP, SUBSCRIPTION, WORKSPACE, Scope, now, workspace_route
+from tests.peers.azureml.server import (
+    GROUP,
+    SUBSCRIPTION,
+    WORKSPACE,
+    Request,
+    Response,
+    Route,
+    Scope,
+    now,
+    workspace_route,
+)
 from tests.peers.azureml.storage import ARTIFACTS, Storage
 
 _HISTORY, _ARTIFACT = "/history/v1.0", "/artifact/v2.0"
 _DATA, _MODELS = "/data/v1.0", "/modelregistry/v1.0"
-
-_MISSING = {"error": {"code": "UserError", "message": "Run was not found."}}
 
 
 class History:
@@ -30,11 +37,6 @@ class History:
             history("GET", "/runs/{name}/children", self._children),
             history("POST", "/rundata", self._rundata),
             history("POST", "/batchrundata", self._batch_rundata),
-            history("POST", "/batchrundata", self._batch_data),
-            history("POST", "/experiments/{experiment}/runs:query", self._query),
-            history("POST", "/experiments/{experiment}/runs/runIds", self._batch),
-            history("PATCH", "/experiments/{experiment}/runs/{name}", self._modify),
-            history("PATCH", "/runs/{name}", self._modify),
             workspace_route("POST", "/dataversion/batchGetResolvedUris", self._resolve, _DATA),
             workspace_route("POST", "/models/batchGetResolvedUris", self._no_models, _MODELS),
             workspace_route("GET", "/artifacts/ExperimentRun/{dcid}", self._artifacts, _ARTIFACT),
@@ -42,9 +44,6 @@ class History:
 
     def _find(self, request: Request) -> Run:
         return self._jobs.find(request.parameters["name"])
-
-    def _run(self, request: Request) -> Response:
-        return Response(200, self.shown(self._find(request)))
 
     def _details(self, request: Request) -> Response:
         run = self._find(request)
@@ -72,49 +71,8 @@ class History:
                 found[key] = {"runMetadata": self.shown(run)}
         return Response(200, {"successfulResults": found, "failedResults": missing})
 
-    def _batch(self, request: Request) -> Response:
-        """Some of an experiment's runs by name, in one call."""
-        runs, wanted = self._jobs.runs, request.json.get("runIds") or []
-        body = {
-            "runs": {name: self.shown(runs[name]) for name in wanted if name in runs},
-            "errors": {name: _MISSING for name in wanted if name not in runs},
-        }
-        return Response(200, body)
-
-    def _batch_data(self, request: Request) -> Response:
-        """`rundata` many times over: runs of any experiment, steps of pipelines too."""
-        asked = (request.json.get("requests") or {}).items()
-        runs = {key: self._jobs.runs.get(str(one.get("runId"))) for key, one in asked}
-        body = {
-            "successfulResults": {k: {"runMetadata": self.shown(r)} for k, r in runs.items() if r},
-            "failedResults": {key: _MISSING for key, run in runs.items() if run is None},
-        }
-        return Response(200, body)
-
-    def _query(self, request: Request) -> Response:
-        """An experiment's runs, newest first; of filters, `name eq 'x' and …` is known."""
-        body, experiment = request.json, request.parameters["experiment"]
-        runs = [run for run in reversed(self._jobs.runs.values()) if run.experiment == experiment]
-        rows = [self.shown(run) for run in runs]
-        for part in str(body.get("filter") or "").split(" and "):
-            name, _, value = part.partition(" eq ")
-            if value:
-                rows = [row for row in rows if str(row.get(name.strip())) == value.strip(" '\"")]
-        start, size = int(body.get("continuationToken") or 0), int(body.get("top") or 500)
-        more = {"continuationToken": str(start + size)} if start + size < len(rows) else {}
-        return Response(200, {"value": rows[start : start + size], **more})
-
-    def _modify(self, request: Request) -> Response:
-        run, body = self._find(request), request.json
-        for ours, theirs in (("displayName", "displayName"), ("description", "description")):
-            if body.get(theirs) is not None:
-                run.properties[ours] = body[theirs]
-        for name in ("tags", "properties"):
-            if body.get(name):
-                run.properties[name] = {**(run.properties.get(name) or {}), **body[name]}
-        if body.get("hidden") is not None:
-            run.properties["isArchived"] = body["hidden"]
-        return Response(200, self.shown(run))
+    def _run(self, request: Request) -> Response:
+        return Response(200, self.shown(self._find(request)))
 
     def _resolve(self, request: Request) -> Response:
         values = {}

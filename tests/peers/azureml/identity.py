@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 import secrets
 import time
 from typing import Any
 
 from azure.core.credentials import AccessToken
 
-from tests.peers.azureml.faults import Faults
-from tests.peers.azureml.routing import Request, Response, Route, ServiceError
+from tests.peers.azureml.server import Faults, Request, Response, Route, ServiceError
 
 TENANT = "00000000-0000-0000-0000-000000000000"
 USER = "user"
@@ -25,9 +23,8 @@ _CHALLENGE = (
 class Identities:
     def __init__(self, faults: Faults) -> None:
         self._faults = faults
-        self._issued: dict[str, tuple[str, float]] = {}
+        self._issued: dict[str, str] = {}
         self._secrets = {secrets.token_hex(16): USER}
-        self._expired_before = 0.0
         self.audiences: set[str] = set()
 
     def routes(self) -> list[Route]:
@@ -44,10 +41,6 @@ class Identities:
         """Whoever used it is gone (a job that has ended)."""
         self._secrets = {s: name for s, name in self._secrets.items() if name != who}
 
-    def expire_tokens(self, for_good: bool = False) -> None:
-        """All that were given out so far; for good: all that will be, too."""
-        self._expired_before = math.inf if for_good else time.time()
-
     def issue(self, audience: str, who: str = USER) -> AccessToken:
         now = time.time()
         expiry = now + self._faults.token_lifetime_s
@@ -62,7 +55,7 @@ class Identities:
         }
         parts = ({"alg": "none", "typ": "JWT"}, claims, secrets.token_hex(8))
         token = ".".join(_base64url(json.dumps(part).encode()) for part in parts)
-        self._issued[token] = (who, now)
+        self._issued[token] = who
         return AccessToken(token, int(expiry))
 
     def authenticate(self, request: Request, route: Route) -> str:
@@ -74,9 +67,9 @@ class Identities:
             raise _refusal("AuthenticationFailed", "The 'Authorization' header is missing.")
         if token not in self._issued:
             raise _refusal("InvalidAuthenticationToken", "The access token is invalid.")
-        who, made = self._issued[token]
+        who = self._issued[token]
         claims = json.loads(_unbase64url(token.split(".")[1]))
-        if claims["exp"] < time.time() or made < self._expired_before:
+        if claims["exp"] < time.time():
             raise _refusal("ExpiredAuthenticationToken", "The access token expired.")
         if claims["aud"].rstrip("/") not in self.audiences:
             what = f"The audience '{claims['aud']}' is invalid."

@@ -17,7 +17,7 @@ from azure.storage.blob import (
     generate_container_sas,
 )
 
-from tests.peers.azureml.scope import WORKSPACE_GUID
+from tests.peers.azureml.server import WORKSPACE_GUID
 from tests.peers.azurite import Azurite
 from tests.peers.certificate import Certificate
 
