@@ -79,10 +79,8 @@ def test_the_time_that_processes_wait_for_a_cpu_is_known():
 def test_a_call_that_does_not_end_is_stopped_and_the_next_one_works(process):
     process.call("hello")
     before = process.pid
-    began = time.monotonic()
     with pytest.raises(ModelFailed, match=r"did not end within 0\.5 s"):
-        process.call("wait", seconds=30, limit_s=0.5)
-    assert time.monotonic() - began < 5
+        process.call("wait", seconds=600, limit_s=0.5)
     with pytest.raises(ProcessLookupError):
         os.kill(before, 0)
     process.call("hello")

@@ -25,7 +25,7 @@ def test_nothing_travels_while_one_has_the_board_alone():
         assert turns.alone_s > 0
         pushing = in_background(push)
         assert not arrived.wait(0.1)
-    pushing.join(5)
+    pushing.join(60)
     assert arrived.is_set()
     assert turns.alone_s == 0
 
@@ -49,7 +49,7 @@ def test_a_benchmark_waits_for_what_is_under_way_and_nothing_new_begins():
         assert not measured.wait(0.1)
         assert not pushed.is_set()
     for thread in (measuring, pushing):
-        thread.join(5)
+        thread.join(60)
     assert measured.is_set()
     assert pushed.is_set()
 
@@ -75,7 +75,7 @@ def test_whoever_began_first_goes_first_and_one_at_a_time():
         eventually(lambda: len(turns._waiting) == 2)
         assert order == []
     for thread in threads:
-        thread.join(5)
+        thread.join(60)
     assert order == ["early", "late"]
 
 
@@ -94,7 +94,7 @@ def test_at_the_end_only_those_that_have_begun_get_another_turn():
         in_background(wait)
         eventually(lambda: turns._waiting)
         turns.close()
-        assert refused.wait(5)
+        assert refused.wait(60)
     with turns.tool(begun):
         pass
     assert not turns._waiting
@@ -113,7 +113,7 @@ def test_a_board_that_cools_down_is_kept_from_those_behind():
         assert not used.wait(0.1)
         with turns.tool(first):
             pass
-    waiting.join(5)
+    waiting.join(60)
     assert used.is_set()
 
 
