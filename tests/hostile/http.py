@@ -11,7 +11,8 @@ from dataclasses import dataclass
 HOST = b"Host: 127.0.0.1\r\n"
 AUTH = b"Authorization: Bearer {token}\r\n"
 JSON = b"Content-Type: application/json\r\n"
-CHANGE = b"/api/v1/models/odd/priority"
+ODD = b"/api/v1/models/odd"
+CHANGE = ODD + b"/priority"
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,8 @@ def _heads() -> dict[str, HostileRequest]:
             b"GET / HTTP/1.1\r\nHost: 127.0.0.1.evil.example\r\n\r\n", 421
         ),
         "a host with a path": raw(b"GET / HTTP/1.1\r\nHost: x/static/\r\n\r\n", 400, 421),
+        "a host in the network": raw(b"GET / HTTP/1.1\r\nHost: 10.0.0.7\r\n\r\n", 421),
+        "a bracket for a host": raw(b"GET / HTTP/1.1\r\nHost: [\r\n\r\n", 400, 421),
         "a host that is no address": raw(b"GET / HTTP/1.1\r\nHost: [::g\r\n\r\n", 400, 421),
         "a host with a user": raw(b"GET / HTTP/1.1\r\nHost: 127.0.0.1@evil\r\n\r\n", 400, 421),
         "HTTP/1.0 without a host": raw(b"GET / HTTP/1.0\r\n\r\n", 421),
@@ -188,12 +191,15 @@ def _bodies() -> dict[str, HostileRequest]:
         "no JSON": (b"priority=1", (400,)),
         "half of it": (b'{"priority": 1', (400,)),
         "two of them": (b'{"priority": 1}{"priority": 2}', (400,)),
+        "a key in two spellings": (b'{"priority": 1, "Priority": 2}', (422,)),
+        "text after it": (b'{"priority": 1} x', (400,)),
         "a key twice": (b'{"priority": 1, "priority": 2}', (400,)),
         "a truth": (b'{"priority": true}', (422,)),
         "a text": (b'{"priority": "1"}', (422,)),
         "a fraction": (b'{"priority": 1.5}', (422,)),
         "a whole fraction": (b'{"priority": 1.0}', (422,)),
         "an exponent": (b'{"priority": 1e0}', (422,)),
+        "no truth": (b'{"priority": false}', (422,)),
         "a list": (b'{"priority": [1]}', (422,)),
         "a list at the top": (b"[1]", (422,)),
         "a number at the top": (b"1", (422,)),
@@ -218,6 +224,16 @@ def _bodies() -> dict[str, HostileRequest]:
         "10 MB": (b" " * 10_000_000, (413,)),
     }
     found = {f"a body of {name}": post(text, to=to) for name, (text, to) in texts.items()}
+    resets = {
+        "nothing known": (b'{"stages": ["rm -rf"]}', 400),
+        "a text": (b'{"stages": "convert"}', 422),
+        "numbers": (b'{"stages": [1]}', 422),
+        "null": (b'{"stages": null}', 422),
+        "51 stages": (b'{"stages": [' + b'"convert",' * 50 + b'"convert"]}', 422),
+        "more than stages": (b'{"stages": [], "more": 1}', 422),
+    }
+    for name, (text, status) in resets.items():
+        found[f"a reset of {name}"] = post(text, path=ODD + b"/reset", to=(status,))
     good = b'{"priority": 1}'
     form = b"Content-Type: application/x-www-form-urlencoded\r\n"
     return found | {
@@ -230,9 +246,7 @@ def _bodies() -> dict[str, HostileRequest]:
         ),
         "a body that is packed": post(good, b"Content-Encoding: gzip", to=(415,)),
         "a body for nobody": post(good, path=b"/api/v1/models/nobody/priority", to=(404,)),
-        "a reset of nothing known": post(
-            b'{"stages": ["rm -rf"]}', path=b"/api/v1/models/odd/reset", to=(400,)
-        ),
+        "a deletion with more": post(b'{"really": true}', path=ODD + b"/delete", to=(422,)),
         "a body with a query": post(good, path=CHANGE + b"?force=1", to=(422,)),
         "a login in JSON": post(good, path=b"/login", to=(415,)),
         "a login of 60 kB": post(b"token=" + b"a" * 60_000, path=b"/login", kind=form, to=(413,)),
@@ -294,6 +308,9 @@ def _strangers() -> dict[str, HostileRequest]:
             begin + page + b"Origin: http://evil.example\r\n\r\n" + body, 403
         ),
         "a change of no origin": raw(begin + page + b"Origin: null\r\n\r\n" + body, 403),
+        "a change of an origin that is no address": raw(
+            begin + page + b"Origin: http://[bad\r\n\r\n" + body, 403
+        ),
         "a change of an empty origin": raw(begin + page + b"Origin:\r\n\r\n" + body, 403),
         "a change of two origins": raw(
             begin + page + b"Origin: http://127.0.0.1\r\nOrigin: http://evil\r\n\r\n" + body, 400
