@@ -34,8 +34,7 @@ from edgeloop.search.evaluators import EvaluatorGroup, Screening
 from edgeloop.search.evaluators.threads import PoolEvaluator, Request
 from edgeloop.search.loop import SearchLoop
 from edgeloop.search.nets.spaces import Space, find_space
-from edgeloop.search.storage import open_storage
-from edgeloop.search.study import Study
+from edgeloop.search.study import Study, open_storage
 from edgeloop.store import SqliteLocation, open_store
 
 SHORTEST_S, SPREAD = 2.0, 10

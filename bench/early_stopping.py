@@ -34,7 +34,8 @@ import numpy as np
 from bench.nas_table import NasTable, TableMember, read_table
 from bench.tables import markdown
 from edgeloop.pareto import hypervolume, non_dominated
-from edgeloop.search.stopping import RungMember, Rungs, StoppingRule
+from edgeloop.search.config import Rungs
+from edgeloop.search.stopping import RungMember, StoppingRule
 
 BUDGET = 100
 SEEDS = 20

@@ -28,9 +28,9 @@ from bench.nas_table import TableMember, read_table
 from bench.tables import markdown
 from edgeloop.pareto import Floats, hypervolume
 from edgeloop.search.base import Observation, ScreenedMember
-from edgeloop.search.earlier import ScoreModel
+from edgeloop.search.sampler.members import ProposalTrial, ask
 from edgeloop.search.sampler.proposer import Proposer
-from edgeloop.search.sampler.trial import ProposalTrial, ask
+from edgeloop.search.study import ScoreModel
 
 CHIPS = (
     *("htp:qcs8550", "htp:x-elite", "htp:snapdragon-7-gen-4"),
@@ -176,7 +176,7 @@ def warm_starts(seeds: Sequence[int]) -> str:
 
 
 def early_model(members: Sequence[TableMember]) -> Hints:
-    """As `edgeloop.search.earlier.EarlierScores` makes a feature of scores of other trainings."""
+    """As `edgeloop.search.study.EarlierScores` makes a feature of scores of other trainings."""
     trials = [suggested(member) for member in members]
     model = ScoreModel(trials, [float(member.f1_curve[EARLY - 1]) for member in members])
     known: dict[str, float] = {}

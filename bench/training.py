@@ -23,12 +23,18 @@ from torch.utils.data import DataLoader, Dataset
 
 from bench.tables import markdown
 from edgeloop.search.nets.architecture import Architecture
-from edgeloop.search.nets.data import ImageSet, SharedData, class_weights, order_of
-from edgeloop.search.nets.device import Gate, machine_for
+from edgeloop.search.nets.device import (
+    Gate,
+    ImageSet,
+    SharedData,
+    class_weights,
+    machine_for,
+    order_of,
+)
 from edgeloop.search.nets.engine import Engine
-from edgeloop.search.nets.many import TrainingItem, train_many
 from edgeloop.search.nets.plan import TrainingPlan, TrainingResult
 from edgeloop.search.nets.spaces import build
+from edgeloop.search.nets.train import TrainingItem, train_many
 from edgeloop.tasks import Samples, open_task
 from edgeloop.testing.faces import make_faces
 

@@ -13,8 +13,8 @@ from bench.nas_table.table import ROWS, key_of, write_table
 from bench.nas_table.trainer import wanted
 from bench.nas_table.work import pack
 from edgeloop.platforms.qnn.latency import built_in_profiles
+from edgeloop.search.nets.architecture import RecordingTrial
 from edgeloop.search.nets.spaces import build, find_space
-from edgeloop.search.nets.trial import RecordingTrial
 
 ROOT = Path(__file__).parents[1]
 

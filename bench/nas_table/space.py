@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from itertools import product
 from typing import Any
 
-from edgeloop.search.nets.architecture import Architecture, Value
+from edgeloop.search.nets.architecture import Architecture, FixedTrial, Trial, Value
 from edgeloop.search.nets.spaces import find_space
-from edgeloop.search.nets.trial import FixedTrial, Trial
 
 SIDE, CLASSES, DEPTH = 128, 19, 4
 SHAPE = (1, 3, SIDE, SIDE)

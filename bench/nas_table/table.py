@@ -26,8 +26,7 @@ import numpy as np
 
 from bench.nas_table.space import CHOICES, table_space
 from edgeloop.pareto import hypervolume, non_dominated
-from edgeloop.search.nets.architecture import Value
-from edgeloop.search.nets.trial import Trial
+from edgeloop.search.nets.architecture import Trial, Value
 
 FOLDER = Path(__file__).parent
 ROWS, ABOUT = "table.csv.xz", "table.json"

@@ -28,8 +28,8 @@ from edgeloop.platforms.qnn.chips import find_chip
 from edgeloop.platforms.qnn.latency import built_in_profiles
 from edgeloop.platforms.qnn.quantize import quantize_model
 from edgeloop.platforms.qnn.toolchain import QnnToolchain, measurement
-from edgeloop.search.nets.checkpoint import MODEL
 from edgeloop.search.nets.export import export_onnx
+from edgeloop.search.nets.plan import MODEL
 from edgeloop.search.nets.spaces import build
 from edgeloop.search.nets.train import mean_iou
 from edgeloop.tasks import Samples, Task, Trainable, open_task

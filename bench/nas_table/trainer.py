@@ -12,9 +12,8 @@ from pathlib import Path
 from threading import Timer
 
 from bench.nas_table.places import FIRST_SEED, TESTED, TRAINED, Places, TrainingTask, groups
-from edgeloop.search.nets.checkpoint import HISTORY
-from edgeloop.search.nets.many import TrainingItem, train_many
-from edgeloop.search.nets.plan import TrainingPlan, TrainingResult
+from edgeloop.search.nets.plan import HISTORY, TrainingPlan, TrainingResult
+from edgeloop.search.nets.train import TrainingItem, train_many
 
 EPOCHS = 27
 _MOST_WAITING = 40

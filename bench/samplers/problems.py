@@ -26,7 +26,7 @@ import numpy as np
 from bench.samplers.cells import CELLS, EDGES, OPERATIONS, counts
 from bench.samplers.tables import DATASETS, read_accuracies, read_devices
 from edgeloop.pareto import hypervolume
-from edgeloop.search.sampler.trial import key_of
+from edgeloop.search.sampler.members import key_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

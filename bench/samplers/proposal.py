@@ -10,9 +10,8 @@ from bench.samplers.problems import Problem, problem
 from bench.samplers.samplers import POOL, screened
 from bench.tables import markdown
 from edgeloop.search.base import Observation, ScreenedMember
-from edgeloop.search.sampler.members import at_random
+from edgeloop.search.sampler.members import Params, ask, at_random, key_of
 from edgeloop.search.sampler.proposer import Proposer
-from edgeloop.search.sampler.trial import Params, ask, key_of
 
 RESULTS, BANK, PROPOSALS = 200, 3000, 10
 

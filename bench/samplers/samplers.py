@@ -16,9 +16,8 @@ from bench.samplers import rivals
 from bench.samplers.problems import Problem
 from edgeloop.pareto import non_dominated
 from edgeloop.search.base import Observation, ScreenedMember
-from edgeloop.search.sampler.members import Draft, at_random, mutated, replayed
+from edgeloop.search.sampler.members import Draft, ask, at_random, key_of, mutated, replayed
 from edgeloop.search.sampler.proposer import Proposer
-from edgeloop.search.sampler.trial import ask, key_of
 
 POOL = 32  # candidates that are compiled for each one that is trained
 FIRST_POOL = 4 * POOL

@@ -24,7 +24,7 @@ from edgeloop.cli.app import (
 from edgeloop.cli.terminal import listing, print_json, say_if_none, shown, step_bar
 
 if TYPE_CHECKING:
-    from edgeloop.search.reading import SeenSearch
+    from edgeloop.search.results import SeenSearch
     from edgeloop.store import Value, Values
     from edgeloop.view.front import Pareto
     from edgeloop.view.measures import ColumnObjective
@@ -201,8 +201,8 @@ def _of_search(
     """Where the results of a search are, the architectures that it evaluated, and itself."""
     if search is None:
         return store, experiment, None, None
-    from edgeloop.search.reading import read_search
-    from edgeloop.search.storage import arch_ids, find_search, kept_search
+    from edgeloop.search.results import read_search
+    from edgeloop.search.study import arch_ids, find_search, kept_search
 
     project = load_settings().project
     folder = find_search(search, project)

@@ -42,7 +42,7 @@ def _schemas(what: str, kind: str) -> dict[str, Any]:
     if what == "job":
         return model_schema(JobFile)
     if what == "search":
-        from edgeloop.search.keys import SearchFile
+        from edgeloop.search.config import SearchFile
 
         return model_schema(SearchFile)
     if what == "compute":

@@ -19,12 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from edgeloop.jobs.spec import JobSpec
-    from edgeloop.search.campaign import Search, SearchResult
+    from edgeloop.search.campaign import Retrained, Search, SearchResult
     from edgeloop.search.config import SearchConfig
     from edgeloop.search.loop import Event
-    from edgeloop.search.reading import SeenCandidate, SeenFront, SeenSearch
+    from edgeloop.search.results import SeenCandidate, SeenFront, SeenSearch
     from edgeloop.search.study import Candidate
-    from edgeloop.search.training import Retrained
     from edgeloop.settings import Settings
 
 
@@ -71,8 +70,7 @@ def search(
 
     Example: edgeloop search laptop.yaml search.budget=24
     """
-    from edgeloop.search.campaign import Search, search_settings
-    from edgeloop.search.remote import search_job
+    from edgeloop.search.campaign import Search, search_job, search_settings
 
     config = _opened_config(file, words)
     if earlier:
@@ -133,8 +131,14 @@ def train_pareto(
 
     Example: edgeloop train-pareto laptop --epochs 30 --compute cluster
     """
-    from edgeloop.search.campaign import search_folder, search_settings
-    from edgeloop.search.training import front_in, retrain, summary, trainer_of
+    from edgeloop.search.campaign import (
+        front_in,
+        retrain,
+        search_folder,
+        search_settings,
+        summary,
+        trainer_of,
+    )
     from edgeloop.workspace import Workspace
 
     config, folder = _kept_config(name)
@@ -182,7 +186,7 @@ def _submit(
     """A search that is resumed is another attempt of its job, and starts with its results."""
     from edgeloop.cli.job_views import print_jobs
     from edgeloop.jobs.client import Jobs
-    from edgeloop.search.remote import earlier_job
+    from edgeloop.search.campaign import earlier_job
 
     jobs = Jobs(settings)
     tell = None if as_json else lambda line: click.echo(line, err=True)
@@ -203,7 +207,7 @@ def _submit(
 def _opened_config(file: Path, words: tuple[str, ...]) -> SearchConfig:
     """A configuration file, or a search that was run: by its name, its job or its folder."""
     from edgeloop.search.config import read_config
-    from edgeloop.search.storage import find_search, kept_search
+    from edgeloop.search.study import find_search, kept_search
 
     if file.suffix in _YAML or file.is_file():
         return read_config(file, words)
@@ -214,7 +218,7 @@ def _opened_config(file: Path, words: tuple[str, ...]) -> SearchConfig:
 def _kept_config(name: str) -> tuple[SearchConfig, Path | None]:
     """A search by its name, its job, its folder or its configuration file, and where it is."""
     from edgeloop.search.config import read_config
-    from edgeloop.search.storage import find_search, kept_search
+    from edgeloop.search.study import find_search, kept_search
 
     if Path(name).suffix in _YAML:
         return read_config(Path(name)), None
@@ -226,8 +230,8 @@ def _kept_config(name: str) -> tuple[SearchConfig, Path | None]:
 def _say_plan(config: SearchConfig, settings: Settings, as_json: bool) -> None:
     from edgeloop.search.base import device_of, value_of
     from edgeloop.search.campaign import search_folder
+    from edgeloop.search.config import NO_LIMIT
     from edgeloop.search.evaluators.screening import check_devices
-    from edgeloop.search.keys import NO_LIMIT
 
     check_devices(config, settings)
     steps = [f"{name}: {_cost(config, name)}" for name in config.wanted]
@@ -307,7 +311,7 @@ def _values(event: Event, config: SearchConfig) -> str:
 
 
 def _say_outcome(config: SearchConfig, outcome: SearchResult) -> None:
-    from edgeloop.search.reading import read_search
+    from edgeloop.search.results import read_search
 
     say_search(read_search(outcome.folder))
     if outcome.screened:
@@ -325,8 +329,7 @@ def _say_outcome(config: SearchConfig, outcome: SearchResult) -> None:
 def _as_json(config: SearchConfig, outcome: SearchResult) -> list[dict[str, object]]:
     """A candidate per row; `hypervolume` is that of the search when it had ended."""
     from edgeloop.search.base import is_result
-    from edgeloop.search.fronts import front_names
-    from edgeloop.search.reading import read_search
+    from edgeloop.search.results import front_names, read_search
 
     front = {item.number for item in outcome.front}
     seen = read_search(outcome.folder)
@@ -395,8 +398,8 @@ def searches(name: str | None, as_json: bool) -> None:
     Example: edgeloop searches laptop
     """
     from edgeloop.errors import BadInput
-    from edgeloop.search.reading import read_search
-    from edgeloop.search.storage import find_search, found_searches
+    from edgeloop.search.results import read_search
+    from edgeloop.search.study import find_search, found_searches
 
     project = load_settings().project
     if name is not None:

@@ -173,8 +173,8 @@ def export(
 
     Example: edgeloop export arch.json -o net.onnx --weights trained/checkpoint.pt
     """
-    from edgeloop.search.nets.checkpoint import load_weights
     from edgeloop.search.nets.export import export_onnx
+    from edgeloop.search.nets.plan import load_weights
     from edgeloop.search.nets.spaces import build
 
     arch = _architecture(arch_file, classes, size)
@@ -201,7 +201,7 @@ def _architecture(
 ) -> Architecture:
     """From a file of ours or of Archai's; the latter takes its classes from the dataset."""
     from edgeloop.errors import BadInput
-    from edgeloop.search.nets.archai import load_architecture
+    from edgeloop.search.nets.spaces import load_architecture
 
     is_asked = False
 

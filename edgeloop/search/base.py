@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from edgeloop.errors import BadInput
 from edgeloop.search.nets.architecture import Architecture
-from edgeloop.search.sampler.trial import Value as ParamValue
+from edgeloop.search.nets.architecture import Value as ParamValue
 from edgeloop.store import Value
 
 

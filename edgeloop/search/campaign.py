@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from edgeloop._util.files import try_lock, write_atomic
@@ -21,40 +24,65 @@ from edgeloop._util.system import (
     memory_share_bytes,
     native_memory_bytes,
 )
-from edgeloop.errors import BadInput
+from edgeloop._util.values import TIME_FORMS, bytes_of, seconds_of
+from edgeloop.errors import BadInput, NoSuchDataset
+from edgeloop.jobs.client import Jobs
+from edgeloop.jobs.computes.waiting import Resources
+from edgeloop.jobs.records import RUNS_FOLDER, Run
+from edgeloop.jobs.spec import ENVIRONMENT, JobSpec
 from edgeloop.models.catalog import Candidates
-from edgeloop.search.base import Evaluator, expected, value_of
-from edgeloop.search.config import SearchConfig, read_config
-from edgeloop.search.earlier import start_from_earlier
-from edgeloop.search.evaluators import EvaluatorGroup, RemoteBenchmark, Screening
+from edgeloop.node.ledger import find_local
+from edgeloop.node.ticket import Environment
+from edgeloop.search.base import Evaluation, Evaluator, expected, value_of
+from edgeloop.search.config import CHIP, Rungs, SearchConfig, read_config
+from edgeloop.search.evaluators import (
+    EvaluatorGroup,
+    LocalTraining,
+    RemoteBenchmark,
+    Screening,
+    TrainingJobs,
+)
+from edgeloop.search.evaluators.jobs import pinned
 from edgeloop.search.evaluators.screening import check_devices
-from edgeloop.search.evaluators.trainer import digest, source_of
-from edgeloop.search.fronts import (
+from edgeloop.search.loop import Event, SearchLoop
+from edgeloop.search.nets.architecture import Architecture
+from edgeloop.search.nets.device import usable_cards
+from edgeloop.search.nets.plan import TrainingPlan
+from edgeloop.search.nets.spaces import digest, find_space, source_of
+from edgeloop.search.nets.train import USUAL_AT_ONCE
+from edgeloop.search.pool import Bank, conditions_of
+from edgeloop.search.results import (
+    FoundModels,
     ReferencePoint,
+    RunningTables,
     VolumeCurve,
+    copy_atomic,
     front_of,
     fronts_of,
+    publish,
     read_reference,
     reference_from,
+    write_front,
+    write_tables,
 )
-from edgeloop.search.keys import CHIP
-from edgeloop.search.loop import Event, SearchLoop
-from edgeloop.search.nets.spaces import find_space
-from edgeloop.search.pool import BANK, Bank, conditions_of
-from edgeloop.search.results import FoundModels, RunningTables, write_front, write_tables
-from edgeloop.search.stopping import Rungs
-from edgeloop.search.storage import (
+from edgeloop.search.study import (
+    BANK,
     KEPT_CONFIG,
     LOCK,
+    PARETO,
     SEARCHES,
     UTILISATION,
+    Candidate,
+    Study,
     adopt,
+    is_begun,
     open_storage,
     patiently,
+    start_from_earlier,
 )
-from edgeloop.search.study import Candidate, Study
-from edgeloop.search.training import seconds, trainer_of, utilisation_of, with_classes, with_workers
-from edgeloop.settings import Settings
+from edgeloop.settings import LOCAL, SETTINGS_FILE, Settings, has_variable
+from edgeloop.store import AzureLocation, Location, PostgresLocation, Record, SqliteLocation, Value
+from edgeloop.tasks import open_task
 from edgeloop.workspace import Workspace
 
 FARM = ("farm_latency_ms", "farm_f1")
@@ -435,3 +463,414 @@ def written(config: SearchConfig, experiment: str) -> str:
 
 def search_folder(config: SearchConfig, settings: Settings) -> Path:
     return settings.project / (config.folder or f"{SEARCHES}/{config.name}")
+
+
+# Training the candidates of a search, here or as jobs on a compute; and, afterwards, the full
+# training of its front (`train-pareto`).
+
+
+HERE = "here"
+LONGEST_S = 24 * 3600.0
+LOOK_S = 1.0
+FULL = "full"
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """A training plan, a dataset, and where to train. Of `workers` candidates, `at_once` train at
+    the same time; None: all of them, or as many as there is room for on a GPU that they share."""
+
+    plan: TrainingPlan
+    data: str
+    settings: Settings
+    compute: str = HERE
+    resources: Resources = field(default_factory=Resources)
+    timeout_s: float | None = None
+    at_once: int | None = None
+    group: int = 1
+    pipeline: int = 1
+    environment: Environment = field(default_factory=Environment)
+    workers: int = 1
+
+    def evaluator(
+        self, name: str, folder: Path, tell: Callable[[str], None] = lambda _: None
+    ) -> Evaluator:
+        if self.compute == HERE:
+            cards = usable_cards(self.plan)
+            each = math.ceil(self.at_once / len(cards)) if self.at_once and cards else None
+            return LocalTraining(
+                dataset_folder(self.data, self.settings.project),
+                self.plan,
+                self.at_once or self.workers,
+                folder=folder,
+                project=self.settings.project,
+                limit_s=self.timeout_s or LONGEST_S,
+                cards=cards,
+                per_card=each,
+            )
+        self.settings.compute_settings(
+            self.compute
+        )  # an unknown compute is not a fault of a candidate
+        return TrainingJobs(
+            Jobs(self.settings),
+            self.data,
+            self.plan,
+            search=name,
+            compute=self.compute,
+            resources=self.resources,
+            timeout_s=self.timeout_s,
+            batch=self.group,
+            at_once=min(self.group, self.at_once or self._usual_in_a_job),
+            steps=self.pipeline,
+            environment=self.environment,
+            tell=tell,
+        )
+
+    @property
+    def _usual_in_a_job(self) -> int:
+        """Those of a job share its GPU; without one each needs a core."""
+        return self.group if self.resources.gpus else self.workers
+
+
+def with_classes(config: SearchConfig, project: Path) -> SearchConfig:
+    """As many classes as the dataset has, unless the file says how many."""
+    if config.says_classes or not config.data:
+        return config
+    try:
+        folder = dataset_folder(config.data, project)
+    except (NoSuchDataset, BadInput):
+        return config  # it is in the store only, or the training will say what is wrong with it
+    has_labels = next(folder.glob("*_seg.png"), None) is not None
+    task = config.task or ("segmentation" if has_labels else "classification")
+    return dataclasses.replace(config, classes=len(open_task(task, folder, folder).classes))
+
+
+def with_workers(config: SearchConfig) -> SearchConfig:
+    """Several candidates per GPU where they are trained on this machine's, unless the file says how
+    many at a time."""
+    search, train = config.document.get("search"), config.train
+    is_said = isinstance(search, Mapping) and search.get("workers") is not None
+    if is_said or train is None or (train.get("compute") or HERE) != HERE:
+        return config
+    plan = TrainingPlan(device="cpu" if train.get("device") == "cpu" else "auto")
+    cards = usable_cards(plan)
+    return dataclasses.replace(config, workers=USUAL_AT_ONCE * len(cards)) if cards else config
+
+
+def utilisation_of(
+    training: Evaluator | None, workers: int, reported: float | None = None
+) -> dict[str, float]:
+    """How busy the places for trainings were until the last candidate began, and the GPU while
+    anything was trained, as far as it is known: `reported` is what trainings elsewhere said."""
+    if training is None:
+        return {}
+    busy = training.busy_share(training.capacity or workers)
+    here = training.gpu_utilisation
+    known = {"trainers": busy, "gpu": reported if here is None else here}
+    return {name: round(share, 3) for name, share in known.items() if share is not None}
+
+
+def trainer_of(train: Mapping[str, object], data: str, settings: Settings, workers: int) -> Trainer:
+    """From the keys of `train:`, most of which are those of a training plan."""
+    known = {entry.name for entry in fields(TrainingPlan)}
+    plan = {key: value for key, value in train.items() if key in known and value is not None}
+    try:
+        if isinstance(plan.get("learning_rate"), str):  # YAML reads 1e-2 as a text
+            plan["learning_rate"] = float(str(plan["learning_rate"]))
+        chosen = TrainingPlan(**plan)  # type: ignore[arg-type]
+        resources = Resources(
+            cpus=float(str(train.get("cpus", 1))),
+            gpus=float(str(train.get("gpus", 0))),
+            memory_bytes=bytes_of(str(train["memory"])) or 0 if "memory" in train else 0,
+        )
+        written = train.get("environment")
+        environment = Environment() if written is None else ENVIRONMENT.read(written)
+        assert isinstance(environment, Environment)
+    except (TypeError, ValueError) as error:
+        raise BadInput(reason=f"objectives: train cannot be read: {error}") from None
+    return Trainer(
+        chosen,
+        data,
+        settings,
+        str(train.get("compute") or HERE),
+        resources,
+        seconds(train["timeout"]) if train.get("timeout") else None,
+        int(str(train["at_once"])) if train.get("at_once") else None,
+        int(str(train.get("group") or 1)),
+        int(str(train.get("pipeline") or 1)),
+        environment,
+        workers,
+    )
+
+
+def dataset_folder(data: str, project: Path) -> Path:
+    """A dataset of the project by name, or any folder by path."""
+    try:
+        return find_local(project, data)[1]
+    except (NoSuchDataset, BadInput):
+        for folder in (Path(data).expanduser(), project / data):
+            if folder.is_dir():
+                return folder
+        raise
+
+
+def seconds(value: object) -> float:
+    found = seconds_of(str(value))
+    if not found:
+        raise BadInput(reason=f"{value!r} is not a time: write {TIME_FORMS}")
+    return found
+
+
+@dataclass(frozen=True)
+class Retrained:
+    """A model of the front: its score after partial and after full training, or an error."""
+
+    arch: Architecture
+    partial_iou: float | None
+    full_iou: float | None = None
+    full_f1: float | None = None
+    error: str = ""
+
+
+def front_in(folder: Path) -> list[Architecture]:
+    """The architectures of the front in the folder of a search."""
+    found = sorted((folder / PARETO).glob("id_*.json"))
+    if not found:
+        reason = f"there is no front in {folder}: run the search first, or name its folder"
+        raise BadInput(reason=reason)
+    return [Architecture.load(path) for path in found]
+
+
+def retrain(
+    name: str,
+    folder: Path,
+    trainer: Trainer,
+    workspace: Workspace,
+    hear: Callable[[Retrained], None] = lambda _: None,
+    is_published: bool = True,
+) -> list[Retrained]:
+    """Train every model of the front in full; finished trainings are not repeated."""
+    front = {arch.id: arch for arch in front_in(folder)}
+    experiment = workspace.experiment
+    table = Candidates(workspace.store.models(experiment), experiment)
+    known = {row.key: row for row in patiently(lambda: workspace.find(()))}
+    training = trainer.evaluator(f"{name}-{FULL}", folder / FULL / "training")
+    done: list[Retrained] = []
+    try:
+        for arch in front.values():
+            training.send(arch)
+        while len(done) < len(front):
+            for evaluation in training.collect(LOOK_S):
+                arch = front[evaluation.arch_id]
+                row = known.get(arch.id)
+                item = _recorded(arch, evaluation, row, table, training.conditions)
+                if not evaluation.error:
+                    _keep(arch, evaluation, folder, workspace if is_published else None, item)
+                done.append(item)
+                hear(item)
+    finally:
+        training.close()
+    return sorted(done, key=lambda item: item.full_iou or 0.0)
+
+
+def _recorded(
+    arch: Architecture,
+    evaluation: Evaluation,
+    row: Record | None,
+    table: Candidates,
+    conditions: str,
+) -> Retrained:
+    partial = row.values.get("val_iou") if row is not None else None
+    item = Retrained(arch, float(partial) if isinstance(partial, int | float) else None)
+    if evaluation.error:
+        return dataclasses.replace(item, error=evaluation.error)
+    columns: dict[str, Value] = {"final_val_iou": float(evaluation.values["val_iou"])}
+    patiently(lambda: table.note(arch.id, arch.canonical, conditions, evaluation.values, columns))
+    return dataclasses.replace(
+        item, full_iou=evaluation.values["val_iou"], full_f1=evaluation.values.get("val_f1")
+    )
+
+
+def _keep(
+    arch: Architecture,
+    evaluation: Evaluation,
+    folder: Path,
+    workspace: Workspace | None,
+    item: Retrained,
+) -> None:
+    """In the folder of the search and, if published, in the status table for runners."""
+    target = folder / FULL / f"{arch.id}.onnx"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    copy_atomic(evaluation.files["model.onnx"], target)
+    if workspace is None:
+        return
+    columns: dict[str, Value] = {"final_val_iou": float(evaluation.values["val_iou"])}
+    if item.partial_iou is not None:
+        columns["val_iou"] = item.partial_iou
+    if "training_time" in evaluation.values:
+        columns["training_time"] = float(evaluation.values["training_time"])
+    publish(workspace, arch, FULL, target, evaluation.values, columns, FULL)
+
+
+def summary(items: Sequence[Retrained]) -> list[dict[str, object]]:
+    return [
+        {
+            "name": item.arch.id,
+            "val_iou": item.partial_iou,
+            "final_val_iou": item.full_iou,
+            "final_val_f1": item.full_f1,
+            "error": item.error,
+        }
+        for item in items
+    ]
+
+
+# A whole search as one job, which submits the trainings from there.
+#
+# The project's code is sent along. The store is opened with the identity of the machine, or by a
+# variable that the search file names, and the folder of the search becomes the job's outputs. A
+# job that is restarted, for example because its machine was preempted, continues the search.
+
+
+OUTPUTS = "outputs"
+TAG = "search"
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+_EXTRAS = ("azureml", "qnn", "train")
+
+
+def search_job(
+    config: SearchConfig,
+    file: Path,
+    words: Sequence[str],
+    settings: Settings,
+    compute: str,
+    resume: bool = False,
+) -> JobSpec:
+    """The job to submit; mistakes are found here, before anything is sent."""
+    kind = str(settings.compute_settings(compute).get("kind", compute))
+    path = file.resolve()
+    project = settings.project.resolve()
+    if not path.is_file() or (project / RUNS_FOLDER) in path.parents:
+        reason = f"{file} is not a file that is sent to the compute: name the configuration file "
+        raise BadInput(reason=f"{reason}that the search was started with")
+    if not path.is_relative_to(project):
+        reason = (
+            f"{file} is outside the project {project}, which is sent to the compute: move it there"
+        )
+        raise BadInput(reason=reason)
+    _refuse_secrets(config, words)
+    variables = _variables(config, settings)
+    store = _store_words(config, settings, kind)
+    if not resume and is_begun(open_storage(settings.location), config):
+        reason = f"there is already a search {config.name!r}: continue it with --resume, or give "
+        raise BadInput(reason=f"{reason}this one another search.name")
+    return JobSpec(
+        code=project,
+        stem=config.name,
+        command=("python", "-P", "-m", "edgeloop", "search"),
+        args=(
+            *(path.relative_to(project).as_posix(), *words, *_earlier_words(config, settings)),
+            *(f"search.name={config.name}", f"search.folder={OUTPUTS}", "--resume"),
+            *(*store, "--experiment", settings.experiment),
+        ),
+        variables=variables,
+        compute=compute,
+        data=_needed_there(config, settings),
+        tags=(config.name, TAG),
+        experiment=settings.experiment,
+        edgeloop=_EXTRAS,
+    )
+
+
+def _earlier_words(config: SearchConfig, settings: Settings) -> list[str]:
+    """The searches to start from, which a job finds in the store and not in folders."""
+    if not config.earlier:
+        return []
+    import optuna
+
+    names = optuna.study.get_all_study_names(open_storage(settings.location))
+    for name in config.earlier:
+        if name not in names:
+            reason = f"a search on a compute cannot start from {name!r}, which is not a search in "
+            raise BadInput(reason=f"{reason}the store: there are {', '.join(names) or 'none'}")
+    return [f"search.earlier={json.dumps(list(config.earlier))}"]
+
+
+def reachable(location: Location, kind: str) -> str:
+    """The address of the store for another machine, without secrets."""
+    if isinstance(location, AzureLocation):
+        place = f"table={location.table_endpoint}&container={location.container}"
+        return f"azure:{location.blob_endpoint}?{place}"
+    if isinstance(location, SqliteLocation) and kind == LOCAL:
+        return f"sqlite:{location.folder}"
+    reason = (
+        f"the store {location} cannot be opened by a search on another machine: use an Azure "
+        "storage account, or name it by a variable: store: ${NAME}"
+    )
+    raise BadInput(reason=reason)
+
+
+def earlier_job(config: SearchConfig, jobs: Jobs) -> Run | None:
+    """The newest job that ran this search. It must have ended: two would take each other's
+    candidates for abandoned ones."""
+    here = str(jobs.settings.location)
+    runs = [
+        run
+        for run in jobs.runs.list().runs
+        if {config.name, TAG} <= set(run.record.tags) and run.record.store == here
+    ]
+    if not runs:
+        return None
+    [newest] = jobs.refresh([max(runs, key=lambda run: run.record.created)])
+    if not newest.status.is_final:
+        reason = f"the search {config.name!r} is running as the job {newest.name}: wait for it, or "
+        raise BadInput(reason=f"{reason}end it with 'edgeloop job cancel {newest.name}'")
+    return newest
+
+
+def _store_words(config: SearchConfig, settings: Settings, kind: str) -> tuple[str, ...]:
+    """None if the search file names the store by a variable, which travels as a secret: the file
+    then opens the store there as it does here."""
+    location = settings.location
+    is_named = bool(_VARIABLE.search(str(config.document.get("store") or "")))
+    is_reachable = isinstance(location, AzureLocation) or (
+        isinstance(location, PostgresLocation) and not location.blobs.startswith("file:")
+    )
+    if is_named and is_reachable and search_settings(config).location == location:
+        return ()
+    return "--store", reachable(location, kind)
+
+
+def _variables(config: SearchConfig, settings: Settings) -> dict[str, str]:
+    """The variables that the search file and the project's settings refer to, as references: their
+    values go into the job's ticket and nowhere else."""
+    texts = [json.dumps(config.document, default=str)]
+    with suppress(OSError):
+        texts.append((settings.project / SETTINGS_FILE).read_text(encoding="utf-8"))
+    needed, *optional = [set(_VARIABLE.findall(text)) for text in texts]
+    known = {name for names in optional for name in names if has_variable(name)}
+    for name in sorted(needed | known):
+        if name.startswith("EDGELOOP_"):
+            reason = f"the variable {name} cannot be sent with a job: give it a name that does not "
+            raise BadInput(reason=f"{reason}begin with EDGELOOP_")
+    return {name: f"${{{name}}}" for name in sorted(needed | known)}
+
+
+def _refuse_secrets(config: SearchConfig, words: Sequence[str]) -> None:
+    """The file becomes part of a snapshot, and the words of a record that others may read."""
+    written = (str(config.document.get("store") or ""), *words)
+    if any(redact(text) != text for text in written):
+        reason = "the store has a password or key: write store: ${NAME} and set that variable"
+        raise BadInput(reason=reason)
+
+
+def _needed_there(config: SearchConfig, settings: Settings) -> tuple[str, ...]:
+    """The dataset is an input of the job if the search trains on its own machine; otherwise the
+    training jobs fetch it, and it is pushed now if the store does not have it yet."""
+    train = config.train
+    if train is None or not config.data:
+        return ()
+    if str(train.get("compute") or HERE) == HERE:
+        return (config.data,)
+    pinned(Jobs(settings), config.data)
+    return ()

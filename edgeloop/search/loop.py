@@ -24,13 +24,11 @@ from typing import Literal
 from edgeloop.errors import SearchFailed
 from edgeloop.models.catalog import Candidates
 from edgeloop.search.base import Evaluation, Evaluator, broken_constraint, columns_of
-from edgeloop.search.config import SearchConfig
-from edgeloop.search.keys import TRAINED
+from edgeloop.search.config import TRAINED, SearchConfig
 from edgeloop.search.nets.architecture import Architecture
 from edgeloop.search.pool import HOPELESS, Bank, pool_of
 from edgeloop.search.stopping import Ladder
-from edgeloop.search.storage import patiently
-from edgeloop.search.study import Candidate, End, Study
+from edgeloop.search.study import Candidate, End, Study, patiently
 
 LOOK_S = 0.2
 

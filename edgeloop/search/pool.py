@@ -17,8 +17,8 @@ from edgeloop.errors import EdgeloopError, LocalFileError, SearchFailed
 from edgeloop.search.base import Evaluation, Evaluator, ScreenedMember, broken_constraint, value_of
 from edgeloop.search.config import SearchConfig
 from edgeloop.search.nets.architecture import Architecture
+from edgeloop.search.sampler.members import Params, key_of
 from edgeloop.search.sampler.proposer import START
-from edgeloop.search.sampler.trial import Params, key_of
 from edgeloop.search.study import Candidate, Study, barred_fronts
 
 # The bank of a search: every member of the space that was screened, and those that will be.
@@ -36,7 +36,6 @@ from edgeloop.search.study import Candidate, Study, barred_fronts
 # such as one that a kill cut off, is skipped.
 
 
-BANK = "bank.jsonl"
 FORMAT = 1
 ELSEWHERE = -1  # the batch of members that an earlier search has screened
 MOST_MEMBERS = 200_000

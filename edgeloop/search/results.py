@@ -6,36 +6,271 @@ import csv
 import io
 import json
 import math
+import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, field, fields, replace
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
 
 from edgeloop._util.files import replacing, write_atomic
-from edgeloop.errors import ModelBusy, NameTaken
+from edgeloop._util.redact import redact
+from edgeloop._util.yaml import NotYaml, parse_yaml
+from edgeloop.errors import BadInput, EdgeloopError, ModelBusy, NameTaken
 from edgeloop.models.catalog import Candidates
-from edgeloop.search.base import Evaluator, columns_of, is_result
-from edgeloop.search.config import SearchConfig
-from edgeloop.search.fronts import (
-    ReferencePoint,
-    VolumeCurve,
-    front_names,
-    front_of,
-    fronts_of,
-    mean_of,
-    write_reference,
-)
+from edgeloop.pareto import FIRST_RESULTS, Floats, ObjectiveScale, non_dominated, scale_of, share
+from edgeloop.search.base import Evaluator, barred_devices, columns_of, is_result, on_device
+from edgeloop.search.config import CHIP, MINIMISED, Objective, SearchConfig, SearchFront, config_of
 from edgeloop.search.nets.architecture import Architecture
-from edgeloop.search.nets.checkpoint import HISTORY, METRICS, MODEL
 from edgeloop.search.nets.export import export_onnx
+from edgeloop.search.nets.plan import HISTORY, METRICS, MODEL
 from edgeloop.search.nets.spaces import build
-from edgeloop.search.storage import CANDIDATES, PARETO, patiently
-from edgeloop.search.study import Candidate
+from edgeloop.search.study import CANDIDATES, KEPT_CONFIG, PARETO, UTILISATION, Candidate, patiently
 from edgeloop.store import Value
 from edgeloop.workspace import Workspace
+
+# Which candidates are on which front: one of all objectives or, in a search for several chips,
+# one per chip.
+
+
+class WithResult(Protocol):
+    """A candidate of a study, or one that was read from a table."""
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def values(self) -> Mapping[str, float]: ...
+
+
+Item = TypeVar("Item", bound=WithResult)
+
+
+def fronts_of(config: SearchConfig, candidates: Iterable[Item]) -> dict[str, list[Item]]:
+    """The Pareto front of every chip by its name, best first in the first objective; one front
+    without a name where there are not several chips."""
+    every = list(candidates)
+    return {front.name: _front(config, front, every) for front in config.fronts}
+
+
+def front_of(config: SearchConfig, candidates: Iterable[Item]) -> list[Item]:
+    """The candidates that are on any front, best first in the first objective."""
+    found = fronts_of(config, candidates)
+    joined = {item.number: item for front in found.values() for item in front}
+    return sorted(joined.values(), key=lambda item: minimised(config.objectives, item))
+
+
+def front_names(fronts: Mapping[str, Sequence[Item]], item: Item) -> list[str]:
+    """The fronts that a candidate is on."""
+    return [name for name, front in fronts.items() if any(item.number == o.number for o in front)]
+
+
+def minimised(objectives: Sequence[Objective], item: WithResult) -> tuple[float, ...]:
+    return tuple(o.minimised(item.values[o.name]) for o in objectives)
+
+
+def is_eligible(config: SearchConfig, front: SearchFront, item: WithResult) -> bool:
+    """Whether it may be on a front: complete, finite, and within the limits of the chip."""
+    if item.state != "complete" or front.name in barred_devices(item.values, config.constraints):
+        return False
+    return all(map(math.isfinite, minimised(front.objectives, item)))
+
+
+def _front(config: SearchConfig, front: SearchFront, candidates: Sequence[Item]) -> list[Item]:
+    eligible = [item for item in candidates if is_eligible(config, front, item)]
+    points = [minimised(front.objectives, item) for item in eligible]
+    kept = non_dominated(points)
+    found = [
+        (point, item) for point, item, stays in zip(points, eligible, kept, strict=True) if stays
+    ]
+    return [item for _, item in sorted(found, key=lambda pair: pair[0])]
+
+
+# The hypervolume of a search: one definition, with a reference point that is fixed once.
+#
+# The reference point has the worst value that counts of each objective: `objectives.NAME.worst`, or
+# the worst of the first ten results and a tenth of their range beyond it. It is chosen with the
+# tenth result, or at the end of a search that has fewer, is kept in `reference.json` and with the
+# study, and then stays. The hypervolume is the share of the box between it and the ideal point
+# (`objectives.NAME.best`; by default 0 for what is minimised and 1 for a score) that the front
+# dominates: it never falls, and searches with the same reference point can be compared. In a search
+# for several chips every chip has a hypervolume, and that of the search is their mean.
+
+
+REFERENCE = "reference.json"
+_PLACES = 6  # as in tables: all views show the same number
+
+
+@dataclass(frozen=True)
+class ReferencePoint:
+    """The scale of each objective by its name, and the number of results it follows from."""
+
+    scales: Mapping[str, ObjectiveScale]
+    results: int = 0
+
+    def share(self, names: Sequence[str], points: Floats) -> float:
+        """The hypervolume of points that have the values of these objectives."""
+        return round(share(points, [self.scales[name] for name in names]), _PLACES)
+
+    def as_json(self) -> dict[str, object]:
+        scales = {name: {"worst": s.worst, "best": s.best} for name, s in self.scales.items()}
+        return {"objectives": scales, "results": self.results}
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {scale.worst:.4g}" for name, scale in self.scales.items())
+
+
+def reference_from(document: object) -> ReferencePoint | None:
+    """What `as_json` returned; None for anything else."""
+    with suppress(AttributeError, KeyError, TypeError, ValueError):
+        scales = {
+            str(name): ObjectiveScale(float(found["worst"]), float(found["best"]))
+            for name, found in document["objectives"].items()  # type: ignore[index]
+        }
+        every = [end for scale in scales.values() for end in (scale.worst, scale.best)]
+        if all(map(math.isfinite, every)) and all(s.worst != s.best for s in scales.values()):
+            return ReferencePoint(scales, int(document.get("results", 0)))  # type: ignore[attr-defined]
+    return None
+
+
+def read_reference(folder: Path) -> ReferencePoint | None:
+    """The reference point of a search, if it has one yet."""
+    with suppress(OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError):
+        return reference_from(json.loads((folder / REFERENCE).read_text(encoding="utf-8")))
+    return None
+
+
+def write_reference(folder: Path, reference: ReferencePoint) -> None:
+    write_atomic(folder / REFERENCE, json.dumps(reference.as_json(), indent=1) + "\n")
+
+
+def reference_of(
+    config: SearchConfig,
+    results: Iterable[Mapping[str, float]] = (),
+    known: ReferencePoint | None = None,
+) -> ReferencePoint | None:
+    """From what the configuration says, what is `known` already, and results, in this order. None
+    if that is not enough."""
+    every = list(results)
+    found: dict[str, ObjectiveScale] = {}
+    for objective in config.objectives:
+        worst, best = objective.limit("worst"), objective.limit("best")
+        kept = known.scales.get(objective.name) if known is not None else None
+        if kept is not None:
+            worst = kept.worst if worst is None else worst
+            best = kept.best if best is None else best
+        values = [values[objective.name] for values in every]
+        if worst is None and not values:
+            return None
+        if best is None and not values and objective.ideal is None:
+            return None
+        found[objective.name] = scale_of(
+            values, objective.goal, ideal=objective.ideal, worst=worst, best=best
+        )
+    return ReferencePoint(found, known.results if known is not None else len(every))
+
+
+class VolumeCurve:
+    """The hypervolume after each candidate that ended: `shares` has a line per candidate, with the
+    share of each front, or is empty while there is no reference point. `fixed` is called when there
+    is one."""
+
+    def __init__(
+        self,
+        config: SearchConfig,
+        known: ReferencePoint | None = None,
+        fixed: Callable[[ReferencePoint], None] = lambda _: None,
+    ) -> None:
+        self._config, self._fixed = config, fixed
+        self._known = known
+        self._ended: list[Candidate] = []  # until there is a reference point
+        self._results: list[Mapping[str, float]] = []
+        self._growing: list[_GrowingFront] = []
+        self.shares: list[tuple[float, ...]] = []
+        self.reference: ReferencePoint | None = None
+        reference = reference_of(config, (), known)
+        if reference is not None:
+            self._fix(reference)
+
+    @property
+    def volumes(self) -> list[float]:
+        """That of the search after each candidate: the mean of its fronts."""
+        return [mean_of(shares) for shares in self.shares]
+
+    @property
+    def latest(self) -> float | None:
+        return mean_of(self.shares[-1]) if self.shares else None
+
+    def add(self, candidate: Candidate) -> None:
+        if self.reference is not None:
+            self._grow(candidate)
+            return
+        self._ended.append(candidate)
+        if _is_result(self._config, candidate):
+            self._results.append(candidate.values)
+        if len(self._results) >= FIRST_RESULTS:
+            self.settle()
+
+    def settle(self) -> None:
+        """Choose the reference point from the results there are, if none is chosen yet."""
+        if self.reference is None and self._results:
+            reference = reference_of(self._config, self._results, self._known)
+            assert reference is not None
+            self._fix(reference)
+
+    def _fix(self, reference: ReferencePoint) -> None:
+        self.reference = reference
+        self._growing = [_GrowingFront() for _ in self._config.fronts]
+        for candidate in self._ended:
+            self._grow(candidate)
+        self._ended = []
+        self._fixed(reference)
+
+    def _grow(self, candidate: Candidate) -> None:
+        assert self.reference is not None
+        for front, growing in zip(self._config.fronts, self._growing, strict=True):
+            if is_eligible(self._config, front, candidate):
+                names = [objective.name for objective in front.objectives]
+                growing.add([candidate.values[name] for name in names], names, self.reference)
+        self.shares.append(tuple(growing.share for growing in self._growing))
+
+
+class _GrowingFront:
+    """A point that others dominate changes nothing and costs nothing."""
+
+    def __init__(self) -> None:
+        self._points: Floats = np.empty((0, 0))
+        self._placed: Floats = np.empty((0, 0))
+        self.share = 0.0
+
+    def add(self, values: Sequence[float], names: Sequence[str], reference: ReferencePoint) -> None:
+        scales = [reference.scales[name] for name in names]
+        placed = np.array([float(s.position(v)) for s, v in zip(scales, values, strict=True)])
+        if not len(self._points):
+            self._points = self._placed = np.empty((0, len(names)))
+        if (placed >= 1).any() or (self._placed <= placed).all(axis=1).any():
+            return
+        stays = ~(placed <= self._placed).all(axis=1)
+        self._placed = np.vstack([self._placed[stays], placed])
+        self._points = np.vstack([self._points[stays], values])
+        self.share = reference.share(names, self._points)
+
+
+def mean_of(shares: Sequence[float]) -> float:
+    return round(sum(shares) / len(shares), _PLACES)
+
+
+def _is_result(config: SearchConfig, candidate: Candidate) -> bool:
+    values = [candidate.values.get(objective.name, math.nan) for objective in config.objectives]
+    return candidate.state == "complete" and all(map(math.isfinite, values))
+
 
 # What a search leaves behind, for people and for other programs: files in its folder, and models in
 # the status table.
@@ -118,7 +353,7 @@ class RunningTables:
         return (
             *(candidate.number, candidate.place // self._config.iteration, candidate.arch.id),
             *(candidate.state, *(candidate.values.get(name, "") for name in self._names)),
-            *(_parameters(candidate), " ".join(candidate.reason.split())),  # a row is one line
+            *(_parameters_text(candidate), " ".join(candidate.reason.split())),  # a row is one line
         )
 
     def _write_curve(self) -> None:
@@ -214,13 +449,13 @@ def _state_table(config: SearchConfig, candidates: Sequence[Candidate]) -> str:
         values = [item.values.get(name, "") for name in names]
         iteration = item.place // config.iteration
         on = front_names(fronts, item)
-        ending = (_parameters(item), int(bool(on)), *([" ".join(on)] if several else ()))
+        ending = (_parameters_text(item), int(bool(on)), *([" ".join(on)] if several else ()))
         place = (item.number, iteration, item.arch.id, item.state)
         rows.append((*place, *values, *ending, item.reason))
     return csv_text(rows)
 
 
-def _parameters(candidate: Candidate) -> str:
+def _parameters_text(candidate: Candidate) -> str:
     return json.dumps(dict(candidate.params), sort_keys=True)
 
 
@@ -429,3 +664,413 @@ class FoundModels:
 
     def _file(self, arch: Architecture) -> Path:
         return self._folder / MODELS / f"{arch.id}.onnx"
+
+
+# A search as its folder shows it, while it runs and afterwards, for the terminal, the portal and
+# the report: candidates with their parameters, fronts, hypervolume, learning curves.
+#
+# `candidates.csv` grows while a search runs: its last line may be incomplete, and who is on the
+# front is worked out here. Folders of older versions have `search_state_<n>.csv` instead.
+
+
+LARGEST_BYTES = 32 << 20
+LEARNING = "curves.csv"
+_STATE = re.compile(r"search_state_(\d+)\.csv")
+_NOT_VALUES = (
+    *("number", "iteration", "arch_id", "state", "is_pareto", "fronts", PARAMETERS, "reason"),
+)
+
+Rows = list[dict[str, str]]
+
+
+@dataclass(frozen=True)
+class SeenCandidate:
+    """`fronts` are the names of those that it is on; the only front of a search has an empty one.
+    A result of an earlier search is of iteration -1. `trained` is how far its training got, in
+    epochs, or in steps where it has none."""
+
+    number: int
+    iteration: int
+    arch_id: str
+    state: str
+    values: Mapping[str, float] = field(default_factory=dict)
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    reason: str = ""
+    fronts: tuple[str, ...] = ()
+    trained: float | None = None
+
+    @property
+    def is_front(self) -> bool:
+        return bool(self.fronts)
+
+
+@dataclass(frozen=True)
+class SeenFront:
+    """The front of one chip, or the only one; best first in its first objective."""
+
+    name: str
+    objectives: tuple[Objective, ...]
+    candidates: tuple[SeenCandidate, ...]
+    hypervolume: float | None
+
+
+@dataclass(frozen=True)
+class LearningPoint:
+    """The state of a training after an epoch; what is not known is NaN."""
+
+    epoch: float
+    step: float
+    loss: float
+    val_f1: float
+    val_iou: float
+
+
+@dataclass(frozen=True)
+class SeenSearch:
+    """`candidates` are in the order in which they ended. `curve` is the hypervolume after so many
+    of them, and that of each front; empty while there is no reference point."""
+
+    name: str
+    folder: Path
+    experiment: str
+    objectives: tuple[Objective, ...]
+    budget: int | None
+    candidates: tuple[SeenCandidate, ...]
+    fronts: tuple[SeenFront, ...]
+    curve: tuple[tuple[int, float, tuple[float, ...]], ...]
+    reference: ReferencePoint | None
+    learning: Mapping[str, tuple[LearningPoint, ...]]
+    updated: float
+    utilisation: Mapping[str, float] = field(default_factory=dict)  # of `trainers` and `gpu`
+
+    @property
+    def hypervolume(self) -> float | None:
+        return self.curve[-1][1] if self.curve else None
+
+    @cached_property
+    def front(self) -> tuple[SeenCandidate, ...]:
+        """All that are on any front, best first."""
+        every = {id(item): item for front in self.fronts for item in front.candidates}
+        return tuple(every.values())
+
+    @cached_property
+    def own(self) -> tuple[SeenCandidate, ...]:
+        """The candidates of this search: without results that were taken over from others."""
+        return tuple(item for item in self.candidates if item.iteration >= 0)
+
+    @property
+    def taken_over(self) -> int:
+        """How many results are those of earlier searches."""
+        return len(self.candidates) - len(self.own)
+
+    @cached_property
+    def counts(self) -> dict[str, int]:
+        """How many candidates of its own are in each state."""
+        return dict(Counter(item.state for item in self.own))
+
+    @cached_property
+    def value_names(self) -> tuple[str, ...]:
+        """Those that a candidate has, the objectives first."""
+        names = [objective.name for objective in self.objectives]
+        return tuple(dict.fromkeys([*names, *(n for item in self.candidates for n in item.values)]))
+
+    @cached_property
+    def importances(self) -> tuple[Importance, ...]:
+        """Of complete candidates: the score of a training that was stopped tells who was."""
+        complete = [item for item in self.candidates if item.state == "complete"]
+        return importances(
+            [item.parameters for item in complete],
+            {
+                objective.name: [item.values.get(objective.name, math.nan) for item in complete]
+                for objective in self.objectives
+            },
+        )
+
+
+def read_search(folder: Path, name: str = "") -> SeenSearch:
+    """BadInput says what cannot be read."""
+    try:
+        return _read(folder, name or folder.name)
+    except (OSError, ValueError, csv.Error) as error:
+        reason = redact(str(error)).rstrip(".")
+        raise BadInput(
+            reason=f"the search {name or folder.name!r} cannot be read: {reason}"
+        ) from None
+
+
+def _read(folder: Path, name: str) -> SeenSearch:
+    try:
+        document = parse_yaml(_text(folder / KEPT_CONFIG)).value
+    except NotYaml as error:
+        raise ValueError(f"{KEPT_CONFIG} {error}") from None
+    written = document if isinstance(document, dict) else {}
+    config, is_whole = _config(written, name)
+    curves = folder / LEARNING
+    is_readable = curves.is_file() and curves.stat().st_size <= LARGEST_BYTES
+    learning = _learning(_table(curves)) if is_readable else {}
+    rows = [row for row in _rows(folder) if row.get("arch_id")]
+    fronts, candidates = _with_fronts(config, [_candidate(row, learning) for row in rows])
+    curve = _curve(_table(folder / CURVE), [front.name for front in fronts])
+    latest = curve[-1] if curve else None
+    reference = read_reference(folder)
+    last = folder / CURVE
+    return SeenSearch(
+        name=name,
+        folder=folder,
+        experiment=str(written.get("experiment") or ""),
+        objectives=config.objectives,
+        budget=config.budget if is_whole else None,
+        candidates=candidates,
+        fronts=tuple(
+            replace(front, hypervolume=latest[2][place] if latest else None)
+            for place, front in enumerate(fronts)
+        ),
+        curve=tuple(curve),
+        reference=reference,
+        learning=learning,
+        updated=(last if last.is_file() else folder / KEPT_CONFIG).stat().st_mtime,
+        utilisation=_utilisation(folder / UTILISATION),
+    )
+
+
+def _config(document: Mapping[str, object], name: str) -> tuple[SearchConfig, bool]:
+    """The configuration, and whether it is whole. A variable of the machine that ran the search may
+    not be set here: what it stands for is left out. Of what this version would not accept, there
+    are the objectives and their chips."""
+    for is_whole, attempt in ((True, document), (False, _without_variables(document))):
+        with suppress(EdgeloopError):
+            assert isinstance(attempt, dict)
+            return config_of(attempt, KEPT_CONFIG, name), is_whole
+    written = document.get("objectives")
+    objectives = {
+        str(key): options if isinstance(options, dict) else {}
+        for key, options in (written.items() if isinstance(written, dict) else ())
+    }
+    named = [objectives[value].get("devices") for value in CHIP if value in objectives]
+    devices = tuple(map(str, next((one for one in named if isinstance(one, list)), ())))
+    found = []
+    for key, options in objectives.items():
+        goal = options.get("goal") or ("min" if key in MINIMISED else "max")
+        for device in devices if devices and key in CHIP else ("",):
+            name_there = on_device(key, device)
+            found.append(Objective(name_there, "min" if goal == "min" else "max"))
+    return SearchConfig(name, tuple(found), devices=devices), False
+
+
+def _without_variables(value: object) -> object:
+    """Without the keys of a document whose values name a variable."""
+    if isinstance(value, Mapping):
+        kept = {key: item for key, item in value.items() if not _names_variable(item)}
+        return {key: _without_variables(item) for key, item in kept.items()}
+    return value
+
+
+def _names_variable(value: object) -> bool:
+    return isinstance(value, str) and "${" in value
+
+
+def _utilisation(file: Path) -> dict[str, float]:
+    try:
+        found = json.loads(_text(file)) if file.is_file() else {}
+    except ValueError:
+        return {}
+    shares = found.items() if isinstance(found, dict) else ()
+    return {str(name): float(share) for name, share in shares if isinstance(share, int | float)}
+
+
+def _rows(folder: Path) -> Rows:
+    if (folder / CANDIDATES).is_file():
+        return _table(folder / CANDIDATES)
+    matches = ((_STATE.fullmatch(file.name), file) for file in folder.iterdir())
+    numbered = [(int(match[1]), file) for match, file in matches if match]
+    return _table(max(numbered)[1]) if numbered else []  # the last one has all candidates
+
+
+def _candidate(
+    row: Mapping[str, str], learning: Mapping[str, Sequence[LearningPoint]]
+) -> SeenCandidate:
+    numbers = {name: _number(text) for name, text in row.items() if name not in _NOT_VALUES}
+    points = learning.get(row["arch_id"], ())
+    return SeenCandidate(
+        _whole(row.get("number", "")),
+        _whole(row.get("iteration", "")),
+        row["arch_id"],
+        row.get("state", ""),
+        {name: value for name, value in numbers.items() if not math.isnan(value)},
+        _parameters(row.get(PARAMETERS, "")),
+        row.get("reason", ""),
+        trained=max((p.step if math.isnan(p.epoch) else p.epoch for p in points), default=None),
+    )
+
+
+def _with_fronts(
+    config: SearchConfig, candidates: Sequence[SeenCandidate]
+) -> tuple[list[SeenFront], tuple[SeenCandidate, ...]]:
+    names = [objective.name for objective in config.objectives]
+    if not names:
+        return [SeenFront("", (), (), None)], tuple(candidates)
+    complete = [item for item in candidates if all(name in item.values for name in names)]
+    found = fronts_of(config, complete)
+    on: dict[int, tuple[str, ...]] = {}  # by identity: numbers in a damaged table may repeat
+    for name, members in found.items():
+        for item in members:
+            on[id(item)] = (*on.get(id(item), ()), name)
+    seen = {id(item): replace(item, fronts=on.get(id(item), ())) for item in candidates}
+    fronts = [
+        SeenFront(
+            front.name, front.objectives, tuple(seen[id(item)] for item in found[front.name]), None
+        )
+        for front in config.fronts
+    ]
+    return fronts, tuple(seen[id(item)] for item in candidates)
+
+
+def _curve(rows: Rows, fronts: Sequence[str]) -> list[tuple[int, float, tuple[float, ...]]]:
+    found = []
+    for row in rows:
+        count, volume = row.get("candidates", ""), _number(row.get("hypervolume", ""))
+        if count.isdecimal() and math.isfinite(volume):
+            parts = [_number(row.get(f"hypervolume@{name}", "")) for name in fronts]
+            each = [volume if math.isnan(part) else part for part in parts]
+            found.append((int(count), volume, tuple(each)))
+    return found
+
+
+def _learning(rows: Rows) -> dict[str, tuple[LearningPoint, ...]]:
+    found: dict[str, list[LearningPoint]] = {}
+    for row in rows:
+        names = ("epoch", "step", "loss", "val_f1", "val_iou")
+        point = LearningPoint(*(_number(row.get(name, "")) for name in names))
+        found.setdefault(row.get("arch_id", ""), []).append(point)
+    return {name: tuple(points) for name, points in found.items() if name}
+
+
+def _parameters(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    plain = (str, int, float, bool)
+    if not isinstance(found, dict):
+        return {}
+    return {name: value for name, value in found.items() if isinstance(value, plain)}
+
+
+def _table(file: Path) -> Rows:
+    """Complete lines only: a search may be about to write the rest of the last one."""
+    if not file.is_file():
+        return []
+    rows = csv.DictReader(_text(file).rpartition("\n")[0].splitlines())
+    return [{str(key): redact(str(value or "")) for key, value in row.items()} for row in rows]
+
+
+def _text(file: Path) -> str:
+    if file.stat().st_size > LARGEST_BYTES:
+        raise ValueError(f"{file.name} is larger than {LARGEST_BYTES >> 20} MB")
+    return file.read_text(encoding="utf-8", errors="replace")
+
+
+def _whole(text: str) -> int:
+    return int(text) if text.removeprefix("-").isdecimal() and len(text) < 10 else 0
+
+
+def _number(text: str) -> float:
+    """NaN where there is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+# How much each parameter of a space mattered in a search, for each objective.
+#
+# The importance of a parameter is the share of the variation of an objective that its values
+# explain among the candidates of this search (an analysis of variance of ranks, corrected for the
+# number of values). Ranks, so that one bad outlier does not decide, and latency and accuracy are
+# alike. A parameter that only some candidates have is judged among these: that the others lack it
+# counts for the parameter that decided it. Numbers with many values are compared in quarters.
+#
+# Optuna's evaluators need either scikit-learn or parameters that every trial has.
+
+
+FEWEST = 8  # candidates below which nothing can be said
+_MOST_LEVELS = 5
+_QUARTERS = 4
+
+
+@dataclass(frozen=True)
+class Importance:
+    """`shares` by objective, each between 0 and 1."""
+
+    parameter: str
+    shares: Mapping[str, float]
+
+    @property
+    def most(self) -> float:
+        return max(self.shares.values(), default=0.0)
+
+
+def importances(
+    parameters: Sequence[Mapping[str, object]], values: Mapping[str, Sequence[float]]
+) -> tuple[Importance, ...]:
+    """The most important first. `values` has a number per candidate for each objective, NaN where
+    it is not known. Parameters that never differ are left out; empty if there are too few
+    candidates."""
+    names = sorted({name for params in parameters for name in params})
+    known = {
+        objective: np.asarray(numbers, dtype=np.float64) for objective, numbers in values.items()
+    }
+    found = []
+    for name in names:
+        shares = {
+            objective: _explained([params.get(name) for params in parameters], numbers)
+            for objective, numbers in known.items()
+        }
+        told = {objective: share for objective, share in shares.items() if share is not None}
+        if told:
+            found.append(Importance(name, told))
+    return tuple(sorted(found, key=lambda item: (-item.most, item.parameter)))
+
+
+def _explained(settings: Sequence[object], numbers: Floats) -> float | None:
+    """None if nothing can be said."""
+    is_known = np.isfinite(numbers)
+    if is_known.sum() < FEWEST:
+        return None
+    ranks = _ranks(numbers[is_known])
+    total = float(((ranks - ranks.mean()) ** 2).sum())
+    kept = [setting for setting, known in zip(settings, is_known, strict=True) if known]
+    has = np.array([setting is not None for setting in kept])
+    levels = _levels([setting for setting in kept if setting is not None])
+    groups = [ranks[has][np.array([level == one for level in levels])] for one in set(levels)]
+    count, freedom = len(groups), int(has.sum()) - len(groups)
+    if count < 2:
+        return None
+    if freedom < 1 or total == 0:
+        return 0.0
+    middle = ranks[has].mean()
+    between = sum(len(group) * (group.mean() - middle) ** 2 for group in groups)
+    within = sum(((group - group.mean()) ** 2).sum() for group in groups)
+    corrected = between - (count - 1) * within / freedom
+    return round(max(0.0, min(1.0, float(corrected) / total)), 4)
+
+
+def _levels(settings: Sequence[object]) -> list[Hashable]:
+    """The values as groups; many numbers in quarters."""
+    numbers = [_importance_number(setting) for setting in settings]
+    if len(set(map(str, settings))) <= _MOST_LEVELS or any(map(math.isnan, numbers)):
+        return [str(setting) for setting in settings]
+    edges = np.quantile(numbers, [place / _QUARTERS for place in range(1, _QUARTERS)])
+    return [int(quarter) for quarter in np.searchsorted(edges, numbers)]
+
+
+def _importance_number(setting: object) -> float:
+    is_number = isinstance(setting, int | float) and not isinstance(setting, bool)
+    return float(setting) if is_number else math.nan  # type: ignore[arg-type]
+
+
+def _ranks(numbers: Floats) -> Floats:
+    """Equal numbers share their mean rank."""
+    _, place, counts = np.unique(numbers, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    return np.asarray((ends - (counts - 1) / 2)[place], dtype=np.float64)

@@ -52,7 +52,7 @@ from edgeloop.workspace import Workspace
 if TYPE_CHECKING:
     import altair as alt
 
-    from edgeloop.search.reading import SeenSearch
+    from edgeloop.search.results import SeenSearch
 
 
 MOST_DETAILS = 12

@@ -31,7 +31,7 @@ from edgeloop.view.style import (
 
 if TYPE_CHECKING:
     from edgeloop.search.config import Objective
-    from edgeloop.search.reading import SeenCandidate, SeenFront, SeenSearch
+    from edgeloop.search.results import SeenCandidate, SeenFront, SeenSearch
     from edgeloop.view.style import Chart
 
 SearchColour = Literal["iteration", "rung"]

@@ -14,8 +14,7 @@ from click.testing import CliRunner
 
 from edgeloop.cli.app import app
 from edgeloop.errors import BadArchitecture
-from edgeloop.search.nets.archai import from_arch_config
-from edgeloop.search.nets.spaces import build
+from edgeloop.search.nets.spaces import build, from_arch_config
 from edgeloop.testing.faces import make_faces
 from tests.nets_archai import ARCH_CONFIG, SIZE, archai_net
 

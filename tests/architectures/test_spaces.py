@@ -9,10 +9,9 @@ import pytest
 import torch
 
 from edgeloop.errors import BadArchitecture, BadInput, BadSpace
-from edgeloop.search.nets.architecture import Architecture
+from edgeloop.search.nets.architecture import Architecture, FixedTrial, RecordingTrial
 from edgeloop.search.nets.layers import Enlarge, adjoint
 from edgeloop.search.nets.spaces import build, find_space
-from edgeloop.search.nets.trial import FixedTrial, RecordingTrial
 
 SHAPE = (1, 3, 64, 64)
 LAPTOP = {"base_channels": [8, 12], "factors": [1, 1.5], "most_layers": 2, "kernels": ["conv3x3"]}
@@ -170,7 +169,7 @@ def test_an_unknown_space_or_option_is_refused_with_a_guess():
 
 
 def test_no_two_factors_of_the_default_space_give_the_same_width():
-    from edgeloop.search.nets.hourglass import BASE, FACTORS, _Blocks
+    from edgeloop.search.nets.spaces import BASE, FACTORS, _Blocks
 
     for base in BASE:
         widths = {

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from edgeloop.search.nets.architecture import Architecture
-from edgeloop.search.nets.checkpoint import load_weights
+from edgeloop.search.nets.plan import load_weights
 from edgeloop.search.nets.spaces import build
 from edgeloop.testing.faces import make_faces
 from tests.cli.running import command_line, environment

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree
 
-from edgeloop.search.reading import read_search
+from edgeloop.search.results import read_search
 from edgeloop.view.charts import utilisation_chart
 from edgeloop.view.drawing import to_page_part, to_page_parts
 from edgeloop.view.search_charts import parallel_chart

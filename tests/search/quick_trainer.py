@@ -20,8 +20,14 @@ from onnx import TensorProto, helper
 from edgeloop.errors import OutOfMemory, TrainingDiverged
 from edgeloop.search.evaluators import trainer
 from edgeloop.search.nets.architecture import Architecture
-from edgeloop.search.nets.checkpoint import CHECKPOINT, HISTORY, METRICS, MODEL
-from edgeloop.search.nets.plan import TrainingPlan, TrainingResult
+from edgeloop.search.nets.plan import (
+    CHECKPOINT,
+    HISTORY,
+    METRICS,
+    MODEL,
+    TrainingPlan,
+    TrainingResult,
+)
 
 
 def quick(

@@ -12,12 +12,11 @@ import yaml
 from edgeloop.cli.search import _say_outcome
 from edgeloop.errors import BadInput
 from edgeloop.search.base import Evaluation
-from edgeloop.search.campaign import Search, SearchResult, alone, written
+from edgeloop.search.campaign import Search, SearchResult, alone, utilisation_of, written
 from edgeloop.search.config import config_of
 from edgeloop.search.nets.architecture import Architecture
 from edgeloop.search.results import FoundModels, write_front
 from edgeloop.search.study import Candidate
-from edgeloop.search.training import utilisation_of
 from edgeloop.settings import Settings
 from edgeloop.testing.faces import make_faces
 from tests.search.seen import write_seen

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from edgeloop.search.base import barred_devices, broken_constraint, columns_of
 from edgeloop.search.config import SearchConfig, config_of
-from edgeloop.search.fronts import front_of, fronts_of
 from edgeloop.search.nets.architecture import Architecture
-from edgeloop.search.results import write_tables
+from edgeloop.search.results import front_of, fronts_of, write_tables
 from edgeloop.search.study import Candidate
 
 A, B = "htp:qcs8550", "htp:sa8295p"  # estimated by different models of the compiler

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from edgeloop.errors import BadSetting
-from edgeloop.search import training
+from edgeloop.search import campaign
 from edgeloop.search.config import Objective, SearchConfig, config_of, read_config
 from edgeloop.search.nets.plan import TrainingPlan
 
@@ -321,7 +321,7 @@ def test_the_number_of_classes_is_the_datasets_unless_the_file_says_another(tmp_
     ):
         document = {"search": search, "data": data, "objectives": objectives}
         assert (
-            training.with_classes(config_of(document, "search.yaml"), tmp_path).classes == classes
+            campaign.with_classes(config_of(document, "search.yaml"), tmp_path).classes == classes
         )
 
 
@@ -354,5 +354,5 @@ def test_candidates_share_the_gpus_of_this_machine_unless_the_file_says_how_many
     def usable(plan: TrainingPlan) -> list[str]:
         return [] if plan.device == "cpu" else [str(index) for index in range(cards)]
 
-    monkeypatch.setattr(training, "usable_cards", usable)
-    assert training.with_workers(read(word)).workers == workers
+    monkeypatch.setattr(campaign, "usable_cards", usable)
+    assert campaign.with_workers(read(word)).workers == workers

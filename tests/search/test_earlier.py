@@ -17,23 +17,24 @@ import yaml
 from edgeloop.errors import BadInput
 from edgeloop.platforms import find_platform
 from edgeloop.search.config import SearchConfig
-from edgeloop.search.earlier import (
-    EarlierResults,
-    EarlierScores,
-    EarlierSearch,
-    TakenOver,
-    basis_of,
-    find_earlier,
-    start_from_earlier,
-)
 from edgeloop.search.evaluators.screening import chip_values
-from edgeloop.search.fronts import front_of
 from edgeloop.search.loop import SearchLoop
 from edgeloop.search.nets.architecture import Architecture
 from edgeloop.search.nets.export import export_onnx
 from edgeloop.search.nets.spaces import build
 from edgeloop.search.pool import Bank
-from edgeloop.search.study import Candidate, Study
+from edgeloop.search.results import front_of
+from edgeloop.search.study import (
+    Candidate,
+    EarlierResults,
+    EarlierScores,
+    EarlierSearch,
+    Study,
+    TakenOver,
+    basis_of,
+    find_earlier,
+    start_from_earlier,
+)
 from edgeloop.settings import Settings
 from tests.search.program import SIDE, Program
 from tests.search.toy import Place, Worked, cost_of, quality_of, toy_config, toy_space

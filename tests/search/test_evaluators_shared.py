@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from edgeloop.search.evaluators import LocalTraining, shared
+from edgeloop.search.evaluators import LocalTraining, local
 from edgeloop.search.evaluators.threads import BusyTime
 from edgeloop.search.nets.plan import TrainingPlan
 from edgeloop.testing.contracts.evaluator import EvaluatorContract, collect_all
@@ -98,14 +98,14 @@ for line in sys.stdin:
 
 
 def test_one_that_never_ends_is_stopped_and_those_that_waited_for_it_are_not(monkeypatch, tmp_path):
-    monkeypatch.setattr(shared, "_GRACE_S", 0.2)
+    monkeypatch.setattr(local, "_GRACE_S", 0.2)
 
-    class Stubborn(shared.TrainerCommand):
+    class Stubborn(local.TrainerCommand):
         def words(self):
             return [sys.executable, "-c", STUBBORN]
 
     command = Stubborn(tmp_path, tmp_path, tmp_path)
-    trainers = shared.SharedTrainers(["", ""], command, tmp_path)
+    trainers = local.SharedTrainers(["", ""], command, tmp_path)
     folders = [tmp_path / name for name in ("endless", "good", "better", "best")]
     try:
         with ThreadPoolExecutor(4) as pool:
@@ -137,13 +137,13 @@ for line in sys.stdin:
 
 
 def test_one_that_is_tried_alone_has_its_time_limit_too(monkeypatch, tmp_path):
-    monkeypatch.setattr(shared, "_GRACE_S", 0.2)
+    monkeypatch.setattr(local, "_GRACE_S", 0.2)
 
-    class Dying(shared.TrainerCommand):
+    class Dying(local.TrainerCommand):
         def words(self):
             return [sys.executable, "-c", DYING]
 
-    trainers = shared.SharedTrainers([""], Dying(tmp_path, tmp_path, tmp_path), tmp_path)
+    trainers = local.SharedTrainers([""], Dying(tmp_path, tmp_path, tmp_path), tmp_path)
     try:
         with ThreadPoolExecutor(2) as pool:
             folders = [tmp_path / name for name in ("endless", "good")]

@@ -14,19 +14,17 @@ import pytest
 from edgeloop.errors import BadSetting
 from edgeloop.pareto import hypervolume
 from edgeloop.search.config import SearchConfig, config_of
-from edgeloop.search.fronts import (
-    ReferencePoint,
-    VolumeCurve,
-    front_of,
-    read_reference,
-    reference_from,
-)
 from edgeloop.search.nets.architecture import Architecture
 from edgeloop.search.results import (
     LearningCurves,
+    ReferencePoint,
     RunningTables,
+    VolumeCurve,
     copy_atomic,
+    front_of,
     read_curves,
+    read_reference,
+    reference_from,
     write_front,
     write_tables,
 )

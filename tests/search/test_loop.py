@@ -17,10 +17,9 @@ from edgeloop.errors import BadInput, BadSetting, SearchFailed, StoreUnavailable
 from edgeloop.models.catalog import Candidates
 from edgeloop.search.base import Evaluation
 from edgeloop.search.config import SearchConfig
-from edgeloop.search.fronts import front_of
 from edgeloop.search.loop import Event, SearchLoop
-from edgeloop.search.storage import open_storage
-from edgeloop.search.study import NOT_COUNTED, Candidate, Study
+from edgeloop.search.results import front_of
+from edgeloop.search.study import NOT_COUNTED, Candidate, Study, open_storage
 from edgeloop.store import Store
 from tests.conftest import StoreUnderTest
 from tests.search.toy import (
@@ -254,7 +253,7 @@ def test_a_store_that_is_away_for_a_while_delays_and_loses_nothing(
         real(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(table, "note_all", note)
-    monkeypatch.setattr("edgeloop.search.storage.time.sleep", lambda _: None)
+    monkeypatch.setattr("edgeloop.search.study.time.sleep", lambda _: None)
     found = SearchLoop(config, yard.study(config), evaluators(yard.asked.append), table).run()
     assert {item.state for item in found} == {"complete"}
     assert max(Counter(yard.asked).values()) == 1

@@ -23,8 +23,7 @@ from edgeloop.search.evaluators.threads import PoolEvaluator, Request
 from edgeloop.search.loop import Event, SearchLoop
 from edgeloop.search.nets.architecture import Architecture
 from edgeloop.search.pool import ELSEWHERE, Bank
-from edgeloop.search.sampler.members import replayed
-from edgeloop.search.sampler.trial import ask
+from edgeloop.search.sampler.members import ask, replayed
 from edgeloop.search.study import Candidate, Study
 from tests.search.toy import (
     SIZE,
@@ -301,7 +300,7 @@ def test_values_of_another_compiler_are_found_anew_after_a_resume(yard: Yard):
 def test_a_store_that_is_away_for_a_while_loses_nothing(
     yard: Yard, monkeypatch: pytest.MonkeyPatch, undisturbed: list[Candidate]
 ):
-    monkeypatch.setattr("edgeloop.search.storage.time.sleep", lambda _: None)
+    monkeypatch.setattr("edgeloop.search.study.time.sleep", lambda _: None)
     for name in ("batch", "choose", "candidates"):
         troubles, real = itertools.cycle([False, True, False]), getattr(Study, name)
 

@@ -10,10 +10,9 @@ import pytest
 
 from edgeloop.errors import BadInput
 from edgeloop.jobs.spec import JobSpec
-from edgeloop.search.campaign import search_settings
+from edgeloop.search.campaign import search_job, search_settings
 from edgeloop.search.config import read_config
-from edgeloop.search.remote import search_job
-from edgeloop.search.storage import find_search, found_searches, open_storage
+from edgeloop.search.study import find_search, found_searches, open_storage
 from tests.search.program import Program
 
 pytestmark = pytest.mark.slow

@@ -14,13 +14,13 @@ from edgeloop.models.catalog import Candidates
 from edgeloop.pareto import non_dominated
 from edgeloop.search.base import Evaluation, Observation
 from edgeloop.search.config import SearchConfig, config_of
-from edgeloop.search.fronts import front_of
 from edgeloop.search.loop import Event, SearchLoop
 from edgeloop.search.nets.architecture import Architecture
-from edgeloop.search.sampler.acquisition import eligibility
+from edgeloop.search.results import front_of
 from edgeloop.search.sampler.bank import outcomes
+from edgeloop.search.sampler.members import key_of
 from edgeloop.search.sampler.proposer import Proposer
-from edgeloop.search.sampler.trial import key_of
+from edgeloop.search.sampler.surrogate import eligibility
 from edgeloop.search.study import Candidate, Study
 from tests.search.toy import Place, Worked, cost_of, in_a_child, quality_of
 

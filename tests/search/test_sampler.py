@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from edgeloop.errors import BadInput
 from edgeloop.pareto import hypervolume
 from edgeloop.search.base import Observation
-from edgeloop.search.sampler.members import at_random
+from edgeloop.search.sampler.members import ask, at_random, key_of
 from edgeloop.search.sampler.proposer import Proposer, parents_of
-from edgeloop.search.sampler.trial import ask, key_of
 from tests.search.spaces import (
     branching,
     deep,

@@ -9,10 +9,9 @@ import pytest
 
 from edgeloop.pareto import hypervolume, hypervolume_gain
 from edgeloop.search.base import Observation, ScreenedMember
-from edgeloop.search.sampler.acquisition import exact_improvement
-from edgeloop.search.sampler.members import at_random
+from edgeloop.search.sampler.members import ask, at_random, key_of
 from edgeloop.search.sampler.proposer import Proposer
-from edgeloop.search.sampler.trial import ask, key_of
+from edgeloop.search.sampler.surrogate import exact_improvement
 from tests.search.spaces import (
     branching,
     deep,

@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 
 from edgeloop.search.base import Observation
-from edgeloop.search.sampler.acquisition import Acquisition, Kernels, Scale
-from edgeloop.search.sampler.members import at_random, knows_enough
-from edgeloop.search.sampler.surrogate import Kernel, SpaceEncoding, Surrogate
-from edgeloop.search.sampler.table import FeatureScale
-from edgeloop.search.sampler.trial import ask
+from edgeloop.search.sampler.bank import FeatureScale
+from edgeloop.search.sampler.members import SpaceEncoding, ask, at_random, knows_enough
+from edgeloop.search.sampler.surrogate import Acquisition, Kernel, Kernels, Scale, Surrogate
 from tests.search.spaces import deep, deep_costs
 
 TRIALS = [ask(deep, at_random(Random(seed))) for seed in range(24)]

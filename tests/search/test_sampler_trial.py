@@ -12,14 +12,16 @@ from hypothesis import strategies as st
 from edgeloop.errors import BadInput
 from edgeloop.search.sampler.members import (
     Draft,
+    Number,
+    ask,
     at_corner,
     at_random,
     crossed,
     every_member,
+    key_of,
     mutated,
     replayed,
 )
-from edgeloop.search.sampler.trial import Number, ask, key_of
 from tests.search.spaces import branching, mixed, spaces
 
 

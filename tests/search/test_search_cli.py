@@ -16,8 +16,7 @@ import pytest
 
 from edgeloop.models.catalog import Candidates
 from edgeloop.search.loop import Event, SearchLoop
-from edgeloop.search.storage import open_storage
-from edgeloop.search.study import Study
+from edgeloop.search.study import Study, open_storage
 from edgeloop.store import open_store, parse_location
 from edgeloop.testing.faces import make_faces
 from tests.cli.conftest import Edgeloop, edgeloop, project  # noqa: F401 - fixtures
@@ -385,7 +384,7 @@ def test_a_database_that_is_away_again_and_again_delays_and_loses_nothing(
             server.start()
 
     monkeypatch.setattr(
-        "edgeloop.search.storage.time", SimpleNamespace(monotonic=time.monotonic, sleep=pause)
+        "edgeloop.search.study.time", SimpleNamespace(monotonic=time.monotonic, sleep=pause)
     )
 
     def hear(event: Event) -> None:
@@ -439,7 +438,7 @@ def test_a_candidate_that_was_written_down_in_the_moment_the_database_went_is_no
 
     monkeypatch.setattr(study, "propose", propose)
     monkeypatch.setattr(
-        "edgeloop.search.storage.time",
+        "edgeloop.search.study.time",
         SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: None),
     )
     table = Candidates(open_store(location).models("toys"), "toys")

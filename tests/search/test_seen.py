@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import pytest
 
 from edgeloop.errors import BadInput
-from edgeloop.search.reading import importances, read_search
+from edgeloop.search.results import importances, read_search
 from edgeloop.view.drawing import to_page_part
 from edgeloop.view.search_charts import search_charts, search_measure
 from tests.cli.conftest import Edgeloop, edgeloop, project  # noqa: F401 - fixtures
@@ -103,7 +103,7 @@ def test_a_large_file_of_learning_curves_is_left_out(folders: Path, monkeypatch)
     assert read_search(folders / "many").learning
     most = (folders / "many/curves.csv").stat().st_size - 1
     assert most > (folders / "many/candidates.csv").stat().st_size
-    monkeypatch.setattr("edgeloop.search.reading.LARGEST_BYTES", most)
+    monkeypatch.setattr("edgeloop.search.results.LARGEST_BYTES", most)
     seen = read_search(folders / "many")
     assert not seen.learning and len(seen.candidates) == 40
 

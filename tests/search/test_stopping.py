@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from edgeloop.errors import BadInput
 from edgeloop.pareto import non_dominated
-from edgeloop.search.config import config_of
+from edgeloop.search.config import Rungs, config_of
 from edgeloop.search.nets.architecture import Architecture
-from edgeloop.search.stopping import RungMember, Rungs, StoppingRule, expected_values, forecast
+from edgeloop.search.stopping import RungMember, StoppingRule, expected_values, forecast
 from edgeloop.search.study import Candidate
 
 RUNGS = Rungs(total=9)

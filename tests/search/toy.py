@@ -16,8 +16,7 @@ from edgeloop.search.base import Evaluation, Evaluator
 from edgeloop.search.config import SearchConfig, config_of
 from edgeloop.search.nets.architecture import Architecture
 from edgeloop.search.nets.spaces import Space
-from edgeloop.search.storage import open_storage
-from edgeloop.search.study import Study
+from edgeloop.search.study import Study, open_storage
 from edgeloop.store import SqliteLocation, open_store
 from edgeloop.testing import MemoryStore
 

@@ -16,12 +16,10 @@ import torch
 
 from edgeloop.errors import LocalFileError, OutOfMemory, TrainingDiverged
 from edgeloop.search.nets.architecture import Architecture
-from edgeloop.search.nets.checkpoint import FILES
-from edgeloop.search.nets.data import SharedData
+from edgeloop.search.nets.device import SharedData
 from edgeloop.search.nets.engine import Engine
-from edgeloop.search.nets.many import TrainingItem, train_many
-from edgeloop.search.nets.plan import TrainingPlan, TrainingResult
-from edgeloop.search.nets.train import train
+from edgeloop.search.nets.plan import FILES, TrainingPlan, TrainingResult
+from edgeloop.search.nets.train import TrainingItem, train, train_many
 from tests.training.test_train import same_weights, weights_of
 
 pytestmark = pytest.mark.slow

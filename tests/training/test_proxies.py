@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from edgeloop.search.keys import PROXIES as NAMES
+from edgeloop.search.config import PROXIES as NAMES
 from edgeloop.search.nets.proxies import PROXIES, proxies_of
 
 pytestmark = pytest.mark.slow

@@ -14,9 +14,8 @@ from torch.nn.utils import parametrize
 
 from edgeloop.errors import BadInput
 from edgeloop.search.nets.architecture import Architecture
-from edgeloop.search.nets.checkpoint import load_weights
 from edgeloop.search.nets.layers import ConvNormRelu
-from edgeloop.search.nets.plan import TrainingPlan
+from edgeloop.search.nets.plan import TrainingPlan, load_weights
 from edgeloop.search.nets.quantization import with_fake_quantization, without_fake_quantization
 from edgeloop.search.nets.spaces import build
 from edgeloop.search.nets.train import train

@@ -9,11 +9,10 @@ from threading import Barrier, Event, Lock
 import pytest
 
 from edgeloop.errors import OutOfMemory
-from edgeloop.search.nets import many
+from edgeloop.search.nets import train as train_module
 from edgeloop.search.nets.device import GpuUsage
-from edgeloop.search.nets.many import SharedTraining
 from edgeloop.search.nets.plan import TrainingPlan, TrainingResult
-from edgeloop.search.nets.train import train
+from edgeloop.search.nets.train import SharedTraining, train
 from tests.training.test_train import same_weights
 
 pytestmark = pytest.mark.slow
@@ -52,7 +51,7 @@ class Card:
 @pytest.fixture
 def share(monkeypatch):
     def share(card, at_once, sizes):
-        monkeypatch.setattr(many, "train", card.train)
+        monkeypatch.setattr(train_module, "train", card.train)
         device = SharedTraining(PLAN, at_once)
 
         def one(size):

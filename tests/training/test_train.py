@@ -14,11 +14,10 @@ from PIL import Image
 
 from edgeloop.errors import BadInput, LocalFileError, TrainingFailed
 from edgeloop.search.nets.architecture import Architecture
-from edgeloop.search.nets.checkpoint import load_weights
-from edgeloop.search.nets.data import ImageSet, class_weights, order_of, plain, varied
+from edgeloop.search.nets.device import ImageSet, class_weights, order_of, plain, varied
 from edgeloop.search.nets.engine import weighted_loss
 from edgeloop.search.nets.export import architecture_in
-from edgeloop.search.nets.plan import TrainingPlan, TrainingProgress
+from edgeloop.search.nets.plan import TrainingPlan, TrainingProgress, load_weights
 from edgeloop.search.nets.spaces import build, find_space
 from edgeloop.search.nets.train import mean_iou, train
 from edgeloop.tasks import open_task

@@ -32,7 +32,7 @@ from edgeloop.models.runners import Registry
 from edgeloop.search.base import Evaluation
 from edgeloop.search.evaluators.screening import UNTRAINED, ModelBuilder
 from edgeloop.search.evaluators.threads import PollingEvaluator, Request, failure
-from edgeloop.search.nets.checkpoint import MODEL
+from edgeloop.search.nets.plan import MODEL
 from edgeloop.store import Values
 from edgeloop.workspace import Workspace
 

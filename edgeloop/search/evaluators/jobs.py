@@ -47,14 +47,12 @@ from edgeloop.search.evaluators.trainer import (
     ORDER,
     TrainingOrder,
     TrainingOutcome,
-    digest,
     plan_text,
     read_outcome,
-    source_of,
 )
 from edgeloop.search.nets.architecture import Architecture
-from edgeloop.search.nets.checkpoint import CHECKPOINT
-from edgeloop.search.nets.plan import TrainingPlan
+from edgeloop.search.nets.plan import CHECKPOINT, TrainingPlan
+from edgeloop.search.nets.spaces import digest, source_of
 from edgeloop.settings import STORE_FOLDER
 
 _MODULE = "edgeloop.search.evaluators.trainer"

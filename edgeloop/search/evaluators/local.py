@@ -4,44 +4,310 @@ on a CPU each has a process of its own."""
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from edgeloop._util.system import FairLimit, python_module
+from edgeloop._util.system import FairLimit, python_module, variables_with
 from edgeloop.errors import BadInput, LocalFileError
 from edgeloop.search.base import Evaluation
-from edgeloop.search.evaluators.card import LOG
-from edgeloop.search.evaluators.shared import (
-    OOM_SCORE,
-    Problem,
-    SharedTrainers,
-    TrainerCommand,
-    kill_group,
-    last_line,
-)
 from edgeloop.search.evaluators.threads import PoolEvaluator, Request, failure
 from edgeloop.search.evaluators.trainer import (
+    BROKEN,
     GIVES,
+    LOG,
     ORDER,
     TrainingOrder,
     dataset_digest,
-    digest,
     plan_text,
     read_outcome,
-    source_of,
 )
 from edgeloop.search.nets.architecture import Architecture
-from edgeloop.search.nets.checkpoint import CHECKPOINT
 from edgeloop.search.nets.device import usable_cards
 from edgeloop.search.nets.export import check_exporter
-from edgeloop.search.nets.plan import TrainingPlan
-from edgeloop.search.nets.spaces import check_torch
+from edgeloop.search.nets.plan import CHECKPOINT, TrainingPlan
+from edgeloop.search.nets.spaces import check_torch, digest, source_of
+
+# Our side of the processes in which candidates share a GPU: one process per GPU.
+#
+# Kernels of different processes take turns on a GPU, those of one process run side by side; and a
+# process that stays has the libraries and the images loaded. What one candidate does must not
+# become the fault of another. So when a process dies with several candidates in training, each of
+# these is tried alone, from its checkpoint: one that ends the process again is to blame, the
+# others are not. A time limit counts a candidate's share of the time: half of it while two of
+# them run.
+
 
 _MODULE = "edgeloop.search.evaluators.trainer"
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+_START_LIMIT_S = 300.0
+_GRACE_S = 30.0  # for a training that was told to stop
+_LOOK_S = 1.0
+_LOG_TAIL = 4096
+OOM_SCORE = 500  # when memory runs out, a candidate is killed and not the search
+
+Problem = tuple[str, bool]  # what happened, and whether another attempt would end the same way
+
+
+@dataclass(frozen=True)
+class TrainerCommand:
+    """What every process of a search is told; `at_once` None: as many as there is room for."""
+
+    dataset: Path
+    cache: Path
+    project: Path
+    device: str = "auto"
+    threads: int = 1
+    at_once: int | None = None
+
+    def words(self) -> list[str]:
+        return python_module(
+            _MODULE,
+            "serve",
+            *("--dataset", str(self.dataset), "--cache", str(self.cache)),
+            *("--project", str(self.project), "--device", self.device),
+            *("--threads", str(self.threads), "--at-once", str(self.at_once or 0)),
+        )
+
+
+class SharedTrainers:
+    """One process per card. `cards` are names for CUDA_VISIBLE_DEVICES; the logs of the processes
+    are written to `folder`."""
+
+    def __init__(self, cards: Sequence[str], command: TrainerCommand, folder: Path) -> None:
+        logs = [folder / f"card{number}.log" for number in range(len(cards))]
+        self._cards = [_Card(*each, command) for each in zip(cards, logs, strict=True)]
+
+    def train(self, folder: Path, limit_s: float) -> Problem | None:
+        """Train what the order in this folder says, on the card with the least to do. Returns why
+        there is no outcome, if there is none."""
+        return min(self._cards, key=lambda card: card.load).train(folder, limit_s)
+
+    def utilisation(self) -> float | None:
+        """Of the GPUs while anything was trained, from 0 to 1, if known."""
+        known = [card.utilisation for card in self._cards if card.utilisation is not None]
+        return sum(known) / len(known) if known else None
+
+    def close(self) -> None:
+        for card in self._cards:
+            card.close()
+
+
+@dataclass(eq=False)
+class _Ticket:
+    """A candidate of a card: from when it is sent until it ends or its process does."""
+
+    number: int
+    folder: Path
+    is_sent: bool = False
+    has_begun: bool = False
+    is_suspect: bool = False  # its process died, perhaps because of it
+    is_over_time: bool = False
+    has_ended: bool = False
+    problem: Problem | None = None
+
+
+class _Card:
+    def __init__(self, name: str, log: Path, command: TrainerCommand) -> None:
+        self._name, self._log, self._command = name, log, command
+        self._changed = threading.Condition()
+        self._tickets: list[_Ticket] = []
+        self._numbers = iter(range(1, 1 << 62))
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_ready = self._is_closed = False
+        self.utilisation: float | None = None
+
+    @property
+    def load(self) -> int:
+        return len(self._tickets)
+
+    def train(self, folder: Path, limit_s: float) -> Problem | None:
+        with self._changed:
+            ticket = _Ticket(next(self._numbers), folder)
+            self._tickets.append(ticket)
+            try:
+                while not ticket.has_ended:
+                    self._changed.wait_for(lambda: self._may_send(ticket) or ticket.has_ended)
+                    if not ticket.has_ended:
+                        self._send(ticket)
+                        self._watch(ticket, limit_s)
+            finally:
+                self._tickets.remove(ticket)
+                self._changed.notify_all()
+            return ticket.problem
+
+    def close(self) -> None:
+        with self._changed:
+            self._is_closed = True
+            for ticket in self._tickets:
+                self._end(ticket, ("the search was stopped", False))
+            if self._process is not None:
+                kill_group(self._process)
+            self._changed.notify_all()
+
+    def _may_send(self, ticket: _Ticket) -> bool:
+        """Suspects go first, one at a time, with the card to themselves."""
+        suspects = [each for each in self._tickets if each.is_suspect]
+        if not suspects:
+            return True
+        return ticket is suspects[0] and not any(each.is_sent for each in self._tickets)
+
+    def _send(self, ticket: _Ticket) -> None:
+        if self._is_closed:
+            self._end(ticket, ("the search was stopped", False))
+            return
+        process = self._started()
+        ticket.is_sent, ticket.has_begun, ticket.is_over_time = True, False, False
+        self._say(process, {"train": ticket.number, "folder": str(ticket.folder)})
+
+    def _watch(self, ticket: _Ticket, limit_s: float) -> None:
+        """Until it has ended, or has to be sent again."""
+        process = self._process
+        if process is None:
+            return
+        if not self._changed.wait_for(lambda: not ticket.is_sent or self._is_ready, _START_LIMIT_S):
+            kill_group(process)
+        self._changed.wait_for(lambda: not ticket.is_sent or ticket.has_begun)
+        if not ticket.is_sent:
+            return
+        limit, spent_s, seen = FairLimit(limit_s, process.pid), 0.0, time.monotonic()
+        while ticket.is_sent and ((pause_s := limit.pause_s()) > 0 or spent_s < limit_s):
+            self._changed.wait(min(pause_s, _LOOK_S) or _LOOK_S)
+            begun, now = sum(each.has_begun for each in self._tickets), time.monotonic()
+            spent_s, seen = spent_s + (now - seen) / max(1, begun), now
+        if ticket.is_sent and self._is_stopped(ticket, process):
+            text = f"it was not done after {limit_s:g} s and was stopped"
+            self._end(ticket, (text, not limit.is_unfair))
+
+    def _is_stopped(self, ticket: _Ticket, process: subprocess.Popen[bytes]) -> bool:
+        """One that does not listen is ended with its process, from which the others are sent again.
+        Where several do not, they may all wait for one of them: they are tried one by one."""
+        was_suspect = ticket.is_suspect  # then it had the card to itself
+        ticket.is_over_time = True
+        self._say(process, {"stop": ticket.number})
+        self._changed.wait_for(lambda: not ticket.is_sent, _GRACE_S)
+        if ticket.is_sent:
+            late = [each for each in self._tickets if each.is_sent and each.is_over_time]
+            for each in late if len(late) > 1 else ():
+                each.is_suspect = True
+            kill_group(process)
+            self._changed.wait_for(lambda: not ticket.is_sent)
+            return len(late) == 1
+        return was_suspect or not ticket.is_suspect
+
+    def _say(self, process: subprocess.Popen[bytes], call: dict[str, Any]) -> None:
+        assert process.stdin is not None
+        with contextlib.suppress(OSError, ValueError):  # it is dead; the reader will say so
+            os.write(process.stdin.fileno(), (json.dumps(call) + "\n").encode())
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is not None:
+            return self._process
+        try:
+            self._log.parent.mkdir(parents=True, exist_ok=True)
+            with self._log.open("ab") as log:
+                self._process = process = subprocess.Popen(  # noqa: S603
+                    self._command.words(),
+                    stdin=subprocess.PIPE,  # closed by the kernel when we are gone
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    env=variables_with(**{_VISIBLE: self._name} if self._name else {}),
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise LocalFileError(path=self._log, reason=error.strerror or str(error)) from None
+        with contextlib.suppress(OSError):
+            Path(f"/proc/{process.pid}/oom_score_adj").write_text(str(OOM_SCORE))
+        threading.Thread(target=self._read, args=(process,), daemon=True).start()
+        return process
+
+    # What the process says
+
+    def _read(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            with contextlib.suppress(ValueError, KeyError, TypeError), self._changed:
+                self._hear(json.loads(line))
+                self._changed.notify_all()
+        code = process.wait()
+        kill_group(process)
+        with self._changed:
+            self._process, self._is_ready = None, False
+            self._died(code)
+            self._changed.notify_all()
+
+    def _hear(self, answer: dict[str, Any]) -> None:
+        if answer["what"] == "ready":
+            self._is_ready = True
+            return
+        if answer["gpu"] is not None:
+            self.utilisation = float(answer["gpu"])
+        ticket = next(each for each in self._tickets if each.number == answer["number"])
+        if answer["what"] == "begun":
+            ticket.has_begun = True
+        elif ticket.is_over_time and answer["code"] != 0:
+            ticket.is_sent = False
+        else:
+            self._end(ticket, None if answer["code"] == 0 else (str(answer["text"]), False))
+
+    def _died(self, code: int) -> None:
+        """One that was alone has to answer for it; several are tried again one by one. Those who
+        had not begun are sent again, and all of them if we ended it because of one."""
+        sent = [ticket for ticket in self._tickets if ticket.is_sent]
+        begun = [ticket for ticket in sent if ticket.has_begun]
+        is_our_doing = any(ticket.is_over_time for ticket in sent)
+        for ticket in sent:
+            ticket.is_sent = False
+            if not begun:  # the process itself does not run
+                self._end(ticket, (last_line(self._log) or _cause(code), False))
+            elif is_our_doing or not ticket.has_begun:
+                continue
+            elif len(begun) == 1:
+                self._end(ticket, (_cause(code), code == -signal.SIGKILL))
+            else:
+                ticket.is_suspect = True
+
+    def _end(self, ticket: _Ticket, problem: Problem | None) -> None:
+        if not ticket.has_ended:
+            ticket.has_ended, ticket.is_sent, ticket.problem = True, False, problem
+
+
+def _cause(code: int) -> str:
+    if code == -signal.SIGKILL:
+        return "its process was killed, most likely because memory ran out"
+    if code == BROKEN:
+        return "it left the GPU in a state in which nothing else could be trained"
+    if code < 0:
+        return f"its process crashed with {signal.Signals(-code).name}"
+    return f"its process ended with code {code}"
+
+
+def kill_group(process: subprocess.Popen[bytes]) -> None:
+    """With all that it started: the group exists until its leader is waited for."""
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    if process.stdin is not None:
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+
+
+def last_line(log: Path) -> str:
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _LOG_TAIL))
+            lines = file.read().decode(errors="replace").strip().splitlines()
+    except OSError:
+        return ""
+    return lines[-1].strip() if lines else ""
 
 
 class LocalTraining(PoolEvaluator):

@@ -37,9 +37,8 @@ from edgeloop.search.base import (
     on_device,
     value_of,
 )
-from edgeloop.search.config import SearchConfig
+from edgeloop.search.config import CHIP, DEFAULT_CHIP, SearchConfig
 from edgeloop.search.evaluators.threads import PoolEvaluator, Request, failure
-from edgeloop.search.keys import CHIP, DEFAULT_CHIP
 from edgeloop.search.nets.architecture import Architecture
 from edgeloop.search.nets.export import check_exporter, export_onnx
 from edgeloop.search.nets.proxies import proxies_of

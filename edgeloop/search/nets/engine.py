@@ -17,12 +17,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from edgeloop.search.nets.data import plain, varied
-from edgeloop.search.nets.device import Gate, Machine
+from edgeloop.search.nets.device import Gate, Machine, plain, varied
 from edgeloop.search.nets.plan import TrainingPlan
 
 if TYPE_CHECKING:
-    from edgeloop.search.nets.data import ImageSet
+    from edgeloop.search.nets.device import ImageSet
 
 
 def weighted_loss(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:

@@ -8,8 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from edgeloop.search.nets.archai import ArchaiHourglassPlan, ArchaiNetworkPlan
-from edgeloop.search.nets.hourglass import Block, HourglassPlan, NetworkPlan
+from edgeloop.search.nets.spaces import (
+    ArchaiHourglassPlan,
+    ArchaiNetworkPlan,
+    Block,
+    HourglassPlan,
+    NetworkPlan,
+)
 
 
 class ConvNormRelu(nn.Sequential):

@@ -2,24 +2,362 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from functools import cached_property
 from itertools import islice
 from random import Random
 
-from edgeloop.pareto import non_dominated
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeloop.errors import BadInput
+from edgeloop.pareto import Floats, non_dominated
 from edgeloop.search.base import Observation, values_of
-from edgeloop.search.sampler.surrogate import SpaceEncoding
-from edgeloop.search.sampler.trial import (
-    Distribution,
-    Params,
-    Policy,
-    ProposalTrial,
-    Space,
-    Value,
-    ask,
-    key_of,
-)
+from edgeloop.search.nets.architecture import Value
+
+# A trial without a study: the same `suggest_*` methods as Optuna's, answered by a policy.
+#
+# A space is a function of a trial, and its calls say which parameters there are; a later one may
+# depend on an earlier value. The sampler calls a space many times between two results, so this
+# trial is cheap, needs no Optuna and stores nothing.
+
+
+Params = dict[str, Value]
+Policy = Callable[[str, "Distribution"], Value]
+Space = Callable[["ProposalTrial"], object]
+
+# How many values a float without a step counts as.
+_FINE = 2**32
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of a list, in the order given by the space."""
+
+    choices: tuple[Value, ...]
+
+    @property
+    def size(self) -> int:
+        return len(self.choices)
+
+    @cached_property
+    def ordered(self) -> bool:
+        """Numbers have a distance; texts and flags are only equal or not."""
+        return all(
+            isinstance(choice, int | float) and not isinstance(choice, bool)
+            for choice in self.choices
+        )
+
+    def member(self, index: int) -> Value:
+        return self.choices[index]
+
+    def at(self, fraction: float) -> Value:
+        return self.choices[min(int(fraction * self.size), self.size - 1)]
+
+    def fraction(self, value: Value) -> float:
+        rank = sorted(self.choices, key=_as_float).index(value)
+        return rank / max(1, self.size - 1)
+
+    def contains(self, value: Value) -> bool:
+        return any(value == choice and type(value) is type(choice) for choice in self.choices)
+
+
+@dataclass(frozen=True)
+class Number:
+    """A range including both ends, with an optional step or logarithmic scale."""
+
+    low: float
+    high: float
+    step: float | None = None
+    log: bool = False
+    whole: bool = False
+
+    @property
+    def size(self) -> int:
+        if self.low == self.high:
+            return 1
+        if self.step is None:
+            return _FINE
+        low, high, step = (Decimal(str(value)) for value in (self.low, self.high, self.step))
+        return int((high - low) // step) + 1  # decimals, as in Optuna: floats are off by one step
+
+    @property
+    def ordered(self) -> bool:
+        return True
+
+    def member(self, index: int) -> Value:
+        if self.step is None:
+            return self._typed(self._unscaled(index / max(1, self.size - 1)))
+        # Decimals, as in Optuna: adding up float steps would end just beyond the last value.
+        return self._typed(float(Decimal(str(self.low)) + index * Decimal(str(self.step))))
+
+    def at(self, fraction: float) -> Value:
+        """The value that a uniform sample of [0, 1) selects."""
+        if self.step is None:
+            return self._typed(self._unscaled(fraction))
+        if self.log:
+            low, high = math.log(self.low - 0.5), math.log(self.high + 0.5)
+            index = round(math.exp(low + fraction * (high - low)) - self.low)
+            return self.member(min(max(index, 0), self.size - 1))
+        return self.member(min(int(fraction * self.size), self.size - 1))
+
+    def fraction(self, value: Value) -> float:
+        low, high = self._scaled(self.low), self._scaled(self.high)
+        return (self._scaled(_as_float(value)) - low) / (high - low) if high > low else 0.5
+
+    def contains(self, value: Value) -> bool:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        if not self.low <= value <= self.high or (self.whole and value != int(value)):
+            return False
+        if self.step is None:
+            return True
+        steps = (value - self.low) / self.step
+        return abs(steps - round(steps)) < 1e-6
+
+    def _scaled(self, value: float) -> float:
+        return math.log(value) if self.log else value
+
+    def _unscaled(self, fraction: float) -> float:
+        low, high = self._scaled(self.low), self._scaled(self.high)
+        scaled = low + fraction * (high - low)
+        return min(max(math.exp(scaled) if self.log else scaled, self.low), self.high)
+
+    def _typed(self, value: float) -> Value:
+        return round(value) if self.whole else float(value)
+
+
+Distribution = Choice | Number
+
+
+class ProposalTrial:
+    """What a space sees: Optuna's `suggest_*` methods, with values from a policy."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self.params: Params = {}
+        self.distributions: dict[str, Distribution] = {}
+        self.user_attrs: dict[str, object] = {}
+
+    def suggest_categorical(self, name: str, choices: Sequence[Value]) -> Value:
+        if not choices:
+            raise BadInput(reason=f"The parameter {name!r} has no choices; give it at least one.")
+        return self._answer(name, Choice(tuple(choices)))
+
+    def suggest_int(
+        self, name: str, low: int, high: int, *, step: int = 1, log: bool = False
+    ) -> int:
+        _check_range(name, low, high, step, log)
+        answer = self._answer(name, Number(low, high, step, log, whole=True))
+        assert isinstance(answer, int)
+        return answer
+
+    def suggest_float(
+        self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
+    ) -> float:
+        _check_range(name, low, high, step, log)
+        answer = self._answer(name, Number(float(low), float(high), step, log))
+        assert isinstance(answer, int | float)
+        return float(answer)
+
+    def set_user_attr(self, key: str, value: object) -> None:
+        self.user_attrs[key] = value
+
+    def _answer(self, name: str, distribution: Distribution) -> Value:
+        if name in self.params:
+            if self.distributions[name] != distribution:
+                raise BadInput(
+                    reason=f"The space suggests {name!r} twice with different ranges; "
+                    "give each its own name."
+                )
+            return self.params[name]
+        value = self._policy(name, distribution)
+        self.distributions[name] = distribution
+        self.params[name] = value
+        return value
+
+
+def ask(space: Space, policy: Policy) -> ProposalTrial:
+    """The member of the space that a policy selects."""
+    trial = ProposalTrial(policy)
+    space(trial)
+    return trial
+
+
+def key_of(params: Mapping[str, Value]) -> str:
+    """Equal for equal parameters, in whatever order they were suggested."""
+    return _KEYS.encode(params)
+
+
+def _plain(value: object) -> object:
+    """NumPy's numbers as Python's."""
+    item = getattr(value, "item", None)
+    return item() if callable(item) else repr(value)
+
+
+_KEYS = json.JSONEncoder(sort_keys=True, default=_plain)
+
+
+def _as_float(value: Value) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _check_range(name: str, low: float, high: float, step: float | None, log: bool) -> None:
+    if not (math.isfinite(low) and math.isfinite(high) and low <= high):
+        raise BadInput(
+            reason=f"The range of {name!r} is {low} to {high}; it must be finite, low first."
+        )
+    if step is not None and step <= 0:
+        raise BadInput(reason=f"The step of {name!r} is {step}; it must be above 0.")
+    if log and low <= 0:
+        raise BadInput(reason=f"{name!r} is logarithmic, so it must start above 0, not at {low}.")
+
+
+# Members as vectors, for a surrogate.
+#
+# In the encoding, a category that differs and a parameter that only one of two members has are at
+# squared distance 1; numbers are at the square of their distance on their (logarithmic) range; a
+# choice among numbers is half of each. The columns of a parameter form a group with one weight.
+
+
+Groups = NDArray[np.intp]
+
+_LEAST_ALIKE = 3  # parameters with the same choices that have totals
+_UNIT = 0.5**0.5  # two different one-hot vectors of this length are at squared distance 1
+
+
+@dataclass(frozen=True)
+class SpaceEncoding:
+    """Turns the parameters of a space into columns."""
+
+    distributions: Mapping[str, Distribution]
+    has_totals: bool = False
+
+    @classmethod
+    def of(
+        cls, asked: Iterable[Mapping[str, Distribution]], *, totals: bool = False
+    ) -> SpaceEncoding:
+        """All parameters that any member has, each with its widest range.
+
+        With `totals`, there are columns for what many parameters have in common: how often they
+        have each of their choices, or their sum. How many layers are convolutions says more about
+        a model than any one of them.
+        """
+        merged: dict[str, Distribution] = {}
+        for distributions in asked:
+            for name, distribution in distributions.items():
+                known = merged.get(name)
+                if known is None:
+                    merged[name] = distribution
+                elif known != distribution:
+                    merged[name] = _widened(known, distribution)
+        return cls(merged, totals)
+
+    @cached_property
+    def names(self) -> list[str]:
+        return [*sorted(self.distributions), *(name for name, _, _ in self._totals)]
+
+    @cached_property
+    def groups(self) -> Groups:
+        """For each column, the index of its parameter in `names`."""
+        widths = [_width(self.distributions[name]) for name in sorted(self.distributions)]
+        return np.repeat(np.arange(len(self.names)), [*widths, *(1 for _ in self._totals)])
+
+    def encode(self, members: Sequence[Mapping[str, Value]]) -> Floats:
+        names = sorted(self.distributions)
+        columns = [_columns(name, self.distributions[name], members) for name in names]
+        encoded = np.hstack(columns) if columns else np.zeros((len(members), 0))
+        if not self._totals:
+            return encoded
+        sums = np.stack([weights for _, weights, _ in self._totals], axis=1)
+        means = np.array([mean for _, _, mean in self._totals])
+        return np.hstack([encoded, encoded @ sums - means])
+
+    @cached_property
+    def _totals(self) -> list[tuple[str, Floats, float]]:
+        """Names, the weights of all columns, and the mean of each total in random members."""
+        if not self.has_totals:
+            return []
+        alike: dict[Distribution, list[int]] = {}
+        width = 0
+        for name in sorted(self.distributions):
+            alike.setdefault(self.distributions[name], []).append(width)
+            width += _width(self.distributions[name])
+        found: list[tuple[str, Floats, float]] = []
+        for distribution, places in alike.items():
+            if len(places) < _LEAST_ALIKE or distribution.size < 2:
+                continue
+            for what, entries in _total_entries(distribution):
+                weights = np.zeros(width)
+                for offset, weight in entries.items():
+                    weights[np.array(places) + offset] = weight
+                share = 0.5 if distribution.ordered else 1 / distribution.size
+                variance = 1 / 12 if distribution.ordered else share * (1 - share)
+                unit = 2 * (len(places) * variance) ** 0.5  # as far apart as two numbers
+                name = f"total {what} of {len(found)}"
+                found.append((name, weights / unit, share * len(places) / unit))
+        return found
+
+
+def _total_entries(distribution: Distribution) -> list[tuple[str, dict[int, float]]]:
+    """Which columns of a parameter add up to what: its place, or each of its choices."""
+    if isinstance(distribution, Number):  # absent: ½ in the place, 1 in the column before it
+        return [("place", {0: -0.5, 1: 1.0})]
+    if distribution.ordered:
+        return [("place", {distribution.size + 1: 1 / _UNIT, distribution.size: -1.0})]
+    return [(str(choice), {i: 1 / _UNIT}) for i, choice in enumerate(distribution.choices)]
+
+
+def _columns(
+    name: str, distribution: Distribution, members: Sequence[Mapping[str, Value]]
+) -> Floats:
+    """A value is encoded once: a parameter has few values, and a pool has many members."""
+    absent = _row(distribution, None, here=False)
+    made: dict[tuple[type, Value], list[float]] = {}
+    rows = []
+    for member in members:
+        if name not in member:
+            rows.append(absent)
+            continue
+        value = member[name]
+        code = (type(value), value)
+        if code not in made:
+            made[code] = _row(distribution, value, here=distribution.contains(value))
+        rows.append(made[code])
+    return np.array(rows, dtype=np.float64).reshape(len(members), len(absent))
+
+
+def _width(distribution: Distribution) -> int:
+    if isinstance(distribution, Choice):
+        return distribution.size + 1 + distribution.ordered
+    return 2
+
+
+def _row(distribution: Distribution, value: Value, *, here: bool) -> list[float]:
+    row = [0.0] * _width(distribution)
+    place = distribution.fraction(value) if here and distribution.ordered else 0.5
+    if isinstance(distribution, Number):
+        return [0.0 if here else 1.0, place]
+    row[distribution.choices.index(value) if here else distribution.size] = _UNIT
+    if distribution.ordered:
+        row = [_UNIT * cell for cell in row]
+        row[-1] = _UNIT * place
+    return row
+
+
+def _widened(known: Distribution, other: Distribution) -> Distribution:
+    """A space may suggest the same parameter with another range in another branch."""
+    if isinstance(known, Number) and isinstance(other, Number):
+        return replace(known, low=min(known.low, other.low), high=max(known.high, other.high))
+    if isinstance(known, Choice) and isinstance(other, Choice):
+        added = (choice for choice in other.choices if not known.contains(choice))
+        return Choice((*known.choices, *added))
+    return known
+
 
 _MUTATIONS, _CROSSOVERS, _FAR_MUTATIONS = 250, 100, 100
 _CHECKED = 4  # drafts that become members, of which the best is proposed

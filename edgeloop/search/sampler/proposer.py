@@ -18,28 +18,35 @@ import numpy as np
 
 from edgeloop.pareto import Floats
 from edgeloop.search.base import Observation, ScreenedMember
-from edgeloop.search.sampler.acquisition import Acquisition, Kernels, eligibility, scaled_values
+from edgeloop.search.nets.architecture import Value
 from edgeloop.search.sampler.bank import BankSampler
 from edgeloop.search.sampler.members import (
     Draft,
     Drafts,
     NewMembers,
+    Params,
+    Space,
+    SpaceEncoding,
+    ask,
     at_corner,
     at_random,
     children_of,
+    key_of,
     knows_enough,
     mutated,
     parents_of,
     portion,
 )
 from edgeloop.search.sampler.surrogate import (
+    Acquisition,
     Kernel,
     KernelCache,
-    SpaceEncoding,
+    Kernels,
+    eligibility,
     fit_kernel,
     fitted_results,
+    scaled_values,
 )
-from edgeloop.search.sampler.trial import Params, Space, Value, ask, key_of
 
 START = 10
 

@@ -1,9 +1,5 @@
 """The surrogate: a Gaussian process over the members of a space, encoded as vectors.
 
-In the encoding, a category that differs and a parameter that only one of two members has are at
-squared distance 1; numbers are at the square of their distance on their (logarithmic) range; a
-choice among numbers is half of each. The columns of a parameter form a group with one weight.
-
 The kernel is linear in every parameter (what each costs by itself) plus a product over all of them
 (how they act together), with one weight per parameter. Weights, variances and noise maximise the
 posterior probability: the priors keep twenty results from inventing a law. Fitting a few hundred
@@ -12,153 +8,20 @@ results takes milliseconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeloop.pareto import Floats
-from edgeloop.search.base import Observation
-from edgeloop.search.sampler.trial import Choice, Distribution, Number, Value, key_of
+from edgeloop.pareto import Floats, hypervolume_gain, non_dominated
+from edgeloop.search.base import Observation, values_of
+from edgeloop.search.nets.architecture import Value
+from edgeloop.search.sampler.members import Groups, SpaceEncoding, key_of
 
-Groups = NDArray[np.intp]
 Singles = NDArray[Any]  # single precision for predictions, double for what they follow from
-
-_LEAST_ALIKE = 3  # parameters with the same choices that have totals
-_UNIT = 0.5**0.5  # two different one-hot vectors of this length are at squared distance 1
-
-
-@dataclass(frozen=True)
-class SpaceEncoding:
-    """Turns the parameters of a space into columns."""
-
-    distributions: Mapping[str, Distribution]
-    has_totals: bool = False
-
-    @classmethod
-    def of(
-        cls, asked: Iterable[Mapping[str, Distribution]], *, totals: bool = False
-    ) -> SpaceEncoding:
-        """All parameters that any member has, each with its widest range.
-
-        With `totals`, there are columns for what many parameters have in common: how often they
-        have each of their choices, or their sum. How many layers are convolutions says more about
-        a model than any one of them.
-        """
-        merged: dict[str, Distribution] = {}
-        for distributions in asked:
-            for name, distribution in distributions.items():
-                known = merged.get(name)
-                if known is None:
-                    merged[name] = distribution
-                elif known != distribution:
-                    merged[name] = _widened(known, distribution)
-        return cls(merged, totals)
-
-    @cached_property
-    def names(self) -> list[str]:
-        return [*sorted(self.distributions), *(name for name, _, _ in self._totals)]
-
-    @cached_property
-    def groups(self) -> Groups:
-        """For each column, the index of its parameter in `names`."""
-        widths = [_width(self.distributions[name]) for name in sorted(self.distributions)]
-        return np.repeat(np.arange(len(self.names)), [*widths, *(1 for _ in self._totals)])
-
-    def encode(self, members: Sequence[Mapping[str, Value]]) -> Floats:
-        names = sorted(self.distributions)
-        columns = [_columns(name, self.distributions[name], members) for name in names]
-        encoded = np.hstack(columns) if columns else np.zeros((len(members), 0))
-        if not self._totals:
-            return encoded
-        sums = np.stack([weights for _, weights, _ in self._totals], axis=1)
-        means = np.array([mean for _, _, mean in self._totals])
-        return np.hstack([encoded, encoded @ sums - means])
-
-    @cached_property
-    def _totals(self) -> list[tuple[str, Floats, float]]:
-        """Names, the weights of all columns, and the mean of each total in random members."""
-        if not self.has_totals:
-            return []
-        alike: dict[Distribution, list[int]] = {}
-        width = 0
-        for name in sorted(self.distributions):
-            alike.setdefault(self.distributions[name], []).append(width)
-            width += _width(self.distributions[name])
-        found: list[tuple[str, Floats, float]] = []
-        for distribution, places in alike.items():
-            if len(places) < _LEAST_ALIKE or distribution.size < 2:
-                continue
-            for what, entries in _total_entries(distribution):
-                weights = np.zeros(width)
-                for offset, weight in entries.items():
-                    weights[np.array(places) + offset] = weight
-                share = 0.5 if distribution.ordered else 1 / distribution.size
-                variance = 1 / 12 if distribution.ordered else share * (1 - share)
-                unit = 2 * (len(places) * variance) ** 0.5  # as far apart as two numbers
-                name = f"total {what} of {len(found)}"
-                found.append((name, weights / unit, share * len(places) / unit))
-        return found
-
-
-def _total_entries(distribution: Distribution) -> list[tuple[str, dict[int, float]]]:
-    """Which columns of a parameter add up to what: its place, or each of its choices."""
-    if isinstance(distribution, Number):  # absent: ½ in the place, 1 in the column before it
-        return [("place", {0: -0.5, 1: 1.0})]
-    if distribution.ordered:
-        return [("place", {distribution.size + 1: 1 / _UNIT, distribution.size: -1.0})]
-    return [(str(choice), {i: 1 / _UNIT}) for i, choice in enumerate(distribution.choices)]
-
-
-def _columns(
-    name: str, distribution: Distribution, members: Sequence[Mapping[str, Value]]
-) -> Floats:
-    """A value is encoded once: a parameter has few values, and a pool has many members."""
-    absent = _row(distribution, None, here=False)
-    made: dict[tuple[type, Value], list[float]] = {}
-    rows = []
-    for member in members:
-        if name not in member:
-            rows.append(absent)
-            continue
-        value = member[name]
-        code = (type(value), value)
-        if code not in made:
-            made[code] = _row(distribution, value, here=distribution.contains(value))
-        rows.append(made[code])
-    return np.array(rows, dtype=np.float64).reshape(len(members), len(absent))
-
-
-def _width(distribution: Distribution) -> int:
-    if isinstance(distribution, Choice):
-        return distribution.size + 1 + distribution.ordered
-    return 2
-
-
-def _row(distribution: Distribution, value: Value, *, here: bool) -> list[float]:
-    row = [0.0] * _width(distribution)
-    place = distribution.fraction(value) if here and distribution.ordered else 0.5
-    if isinstance(distribution, Number):
-        return [0.0 if here else 1.0, place]
-    row[distribution.choices.index(value) if here else distribution.size] = _UNIT
-    if distribution.ordered:
-        row = [_UNIT * cell for cell in row]
-        row[-1] = _UNIT * place
-    return row
-
-
-def _widened(known: Distribution, other: Distribution) -> Distribution:
-    """A space may suggest the same parameter with another range in another branch."""
-    if isinstance(known, Number) and isinstance(other, Number):
-        return replace(known, low=min(known.low, other.low), high=max(known.high, other.high))
-    if isinstance(known, Choice) and isinstance(other, Choice):
-        added = (choice for choice in other.choices if not known.contains(choice))
-        return Choice((*known.choices, *added))
-    return known
-
 
 _STEPS = 30
 _RATE = 0.25
@@ -329,3 +192,261 @@ class KernelCache:
         if known is None or known[0] != identity:
             known = self._kept[what] = identity, fit()
         return known[1]
+
+
+# The acquisition function: expected hypervolume improvement times the probability of feasibility.
+#
+# The expectation is a mean over samples of what a candidate might turn out to be.
+
+
+_SAMPLES = 32
+_SAMPLES_OF_MANY = 16  # directions cost more than the exact improvement of two objectives
+_LEAST_FEASIBILITY = 0.02  # the model of feasibility is never quite sure
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Puts objectives of any unit on one footing, so that one prior fits seconds, errors and MACs:
+    the distance from the median, in units of how far the good results are from it.
+
+    A quantity that varies by factors (MACs, a latency) is taken by its logarithm, so that no
+    prediction is below zero. On the bad side every scale becomes logarithmic: how bad a bad result
+    is (a model that did not learn) hardly matters and must not drown the rest.
+    """
+
+    median: float
+    unit: float
+    is_log: bool
+
+    @classmethod
+    def of(cls, values: Floats) -> Scale:
+        is_log = _varies_by_factors(values)
+        plain = np.log(values) if is_log else values
+        median, good = np.quantile(plain, [0.5, 0.1])
+        unit = float(median - good) or float(np.std(plain)) or 1.0
+        return cls(float(median), unit, is_log)
+
+    def forward(self, values: Floats) -> Floats:
+        plain = np.log(values) if self.is_log else values
+        scaled = (plain - self.median) / self.unit
+        return np.where(scaled > 1, 1 + np.log(np.maximum(scaled, 1)), scaled)
+
+    def inverse(self, scaled: Floats) -> Floats:
+        bent = np.exp(np.minimum(scaled, 20.0) - 1)
+        plain = self.median + self.unit * np.where(scaled > 1, bent, scaled)
+        return np.asarray(np.exp(np.minimum(plain, 700.0)) if self.is_log else plain)
+
+
+def _varies_by_factors(values: Floats) -> bool:
+    """Whether a normal distribution fits the logarithms better than the values (Box and Cox)."""
+    if (values <= 0).any():
+        return False
+    logarithms = np.log(values)
+    spread, factors = float(np.std(values)), float(np.std(logarithms))
+    return min(spread, factors) > 0 and np.log(spread) > np.log(factors) + float(logarithms.mean())
+
+
+@dataclass(frozen=True)
+class _Objective:
+    scale: Scale
+    surrogate: Surrogate
+
+    def sampled(self, encoded: Floats, normals: Floats) -> Floats:
+        """What might be measured (candidates, samples): model uncertainty and noise together."""
+        mean, variance = self.surrogate.predict(encoded)
+        deviation = np.sqrt(variance + self.surrogate.noise_variance)
+        return self.scale.inverse(mean[:, None] + deviation[:, None] * normals)
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The kernel of each objective, and that of feasibility."""
+
+    objectives: Sequence[Kernel]
+    feasibility: Kernel
+
+
+class Acquisition:
+    """Made for every proposal from all results, at least one of which is eligible."""
+
+    def __init__(
+        self,
+        encoding: SpaceEncoding,
+        kernels: Kernels,
+        history: Sequence[Observation],
+        pending: Sequence[Mapping[str, Value]],
+        seed: int,
+    ) -> None:
+        self._encoding = encoding
+        measured = [result for result in history if result.measured]
+        values = values_of(measured)
+        seen = encoding.encode([result.params for result in measured])
+        waiting = encoding.encode(pending)
+        fitted = [
+            self._fitted(kernel, seen, values[:, index], waiting)
+            for index, kernel in enumerate(kernels.objectives)
+        ]
+        self._objectives = [objective for objective, _ in fitted]
+        samples = _SAMPLES if values.shape[1] <= 2 else _SAMPLES_OF_MANY
+        self._normals = spread_normals(values.shape[1], samples, seed)
+        eligible = values[[result.eligible for result in measured]]
+        expected = np.array([means for _, means in fitted]).T
+        front = np.vstack([eligible, expected.reshape(-1, values.shape[1])])
+        self._improvement = Improvement(front[non_dominated(front)], eligible.max(axis=0))
+        self._feasibility: Surrogate | None = None
+        outcomes = eligibility(history)
+        if (outcomes < 0).any():
+            encoded = encoding.encode([result.params for result in history])
+            self._feasibility = self._surrogate(kernels.feasibility, encoded, outcomes)
+
+    def of(self, candidates: Sequence[Mapping[str, Value]]) -> Floats:
+        encoded = self._encoding.encode(candidates)
+        samples = [
+            objective.sampled(encoded, normals)
+            for objective, normals in zip(self._objectives, self._normals, strict=True)
+        ]
+        improvement = self._improvement.of(np.stack(samples, axis=-1))
+        if self._feasibility is None:
+            return improvement
+        mean, _ = self._feasibility.predict(encoded)
+        return improvement * np.clip(mean + 0.5, _LEAST_FEASIBILITY, 1.0)
+
+    def _fitted(
+        self, kernel: Kernel, seen: Floats, values: Floats, waiting: Floats
+    ) -> tuple[_Objective, Floats]:
+        """Pending candidates are taken to turn out as predicted, so that others look elsewhere."""
+        scale = Scale.of(values)
+        targets = scale.forward(values)
+        surrogate = self._surrogate(kernel, seen, targets)
+        if not len(waiting):
+            return _Objective(scale, surrogate), np.empty(0)
+        means, _ = surrogate.predict(waiting)
+        both = np.vstack([seen, waiting]), np.append(targets, means)
+        return _Objective(scale, self._surrogate(kernel, *both)), scale.inverse(means)
+
+    def _surrogate(self, kernel: Kernel, encoded: Floats, targets: Floats) -> Surrogate:
+        return Surrogate(kernel, self._encoding.names, self._encoding.groups, encoded, targets)
+
+
+def scaled_values(results: Sequence[Observation]) -> list[Floats]:
+    """One column per objective, of results that are all measured."""
+    return [Scale.of(column).forward(column) for column in values_of(results).T]
+
+
+def eligibility(results: Sequence[Observation]) -> Floats:
+    """½ for eligible results and −½ for others: far from all of them, nothing is known. A training
+    that was stopped early has not failed."""
+    return np.array([0.5 if r.eligible or r.is_partial else -0.5 for r in results])
+
+
+def spread_normals(objectives: int, count: int, seed: int) -> Floats:
+    """Evenly spread normal samples, paired at random between the objectives."""
+    spread = [NormalDist().inv_cdf((index + 0.5) / count) for index in range(count)]
+    rng = np.random.default_rng(seed)
+    return np.array([rng.permutation(spread) for _ in range(objectives)])
+
+
+# How much hypervolume a candidate is expected to add to a front.
+#
+# With two objectives of which one is known before the training, the expectation is one integral: at
+# every level of the unknown objective, the probability to get below it times the width that the
+# known one adds there. It is computed as such, so that even an improvement that is very unlikely
+# has its place in the ranking. For other fronts the expectation is a mean over samples; with more
+# than two objectives the improvement of a sample is estimated by the mean over random directions of
+# how far it pushes the front out, to the power of the number of objectives, whose limit is the
+# hypervolume.
+
+
+_DIRECTIONS = 128
+_BELOW = 4.0  # standard deviations; nothing is expected to be better by more
+_PIECES = 8  # of the range below the best value seen
+_NODES = 3  # of the integral between two levels of a front
+_FINALISTS = 256  # candidates whose integral is more than roughly computed
+_Z = np.arange(-8.0, 8.01, 0.01)
+_PROBABILITY = np.array([NormalDist().cdf(z) for z in _Z])
+
+
+class Improvement:
+    """The hypervolume that points add to a front, in units of the box from the best to the worst
+    value seen."""
+
+    def __init__(self, front: Floats, worst: Floats, directions: int = _DIRECTIONS) -> None:
+        self._best = front.min(axis=0)
+        self._span = np.where(worst > self._best, worst - self._best, 1.0)
+        self._front = (front - self._best) / self._span
+        count = front.shape[1]
+        self._reference = np.ones(count)
+        normal = np.abs(np.random.default_rng(count).standard_normal((directions, count)))
+        self._directions = normal / np.linalg.norm(normal, axis=1, keepdims=True)
+        self._reached = self._reach(self._front).max(axis=0)
+
+    def of(self, values: Floats) -> Floats:
+        """For values (candidates, samples, objectives), the mean over the samples."""
+        points = (values - self._best) / self._span
+        if points.shape[-1] == 2:
+            return np.asarray(hypervolume_gain(points, self._front, self._reference).mean(axis=1))
+        pushed = np.maximum(self._reach(points) - self._reached, 0.0)
+        return np.asarray(pushed.mean(axis=(1, 2)))
+
+    def _reach(self, points: Floats) -> Floats:
+        """How far from the reference a point dominates along each direction."""
+        reach = np.full((*points.shape[:-1], len(self._directions)), np.inf)
+        for index, along in enumerate(self._directions.T):
+            room = self._reference[index] - points[..., index]
+            np.minimum(reach, room[..., None] / along, out=reach)
+        return np.maximum(reach, 0.0) ** len(self._reference)
+
+
+def exact_improvement(
+    mean: Floats,
+    deviation: Floats,
+    known: Floats,
+    front: Floats,
+    worst: Floats,
+    scaled: Callable[[Floats], Floats],
+    plain: Callable[[Floats], Floats],
+) -> Floats:
+    """For two objectives, the first modelled as normal on a scale of its own, the second known.
+
+    `front` and `worst` are plain values, as `known` is; `scaled` and `plain` convert those of the
+    first objective. In units of the box from the best to the worst value seen.
+    """
+    rough = _integrated(mean, deviation, known, front, worst, scaled, plain, 1)
+    if len(rough) <= 1:
+        return rough
+    best = np.argsort(-rough, kind="stable")[:_FINALISTS]
+    fine = _integrated(
+        mean[best], deviation[best], known[best], front, worst, scaled, plain, _NODES
+    )
+    gained: Floats = np.minimum(rough, fine.min())
+    gained[best] = fine
+    return gained
+
+
+def _integrated(
+    mean: Floats,
+    deviation: Floats,
+    known: Floats,
+    front: Floats,
+    worst: Floats,
+    scaled: Callable[[Floats], Floats],
+    plain: Callable[[Floats], Floats],
+    count: int,
+) -> Floats:
+    places, shares = np.polynomial.legendre.leggauss(count)
+    best = front.min(axis=0)
+    span = np.where(worst > best, worst - best, 1.0)
+    order = np.argsort(front[:, 0], kind="stable")
+    levels = np.unique(front[order, 0])
+    reached = np.array([front[front[:, 0] <= level, 1].min() for level in levels])
+    lowest = float(plain(np.array([(mean - _BELOW * deviation).min()]))[0])
+    below = np.linspace(min(lowest, levels[0]), levels[0], _PIECES + 1)
+    edges = np.concatenate([below, levels[1:], [max(worst[0], levels[-1])]])
+    ceilings = np.minimum(np.concatenate([np.full(_PIECES, worst[1]), reached]), worst[1])
+    half, middle = np.diff(edges) / 2, (edges[1:] + edges[:-1]) / 2
+    nodes = (middle[:, None] + half[:, None] * places).ravel()
+    weights = (half[:, None] * shares).ravel()
+    widths = np.maximum(np.repeat(ceilings, count) - known[:, None], 0.0)
+    z = (scaled(nodes) - mean[:, None]) / deviation[:, None]
+    gained = (np.interp(z, _Z, _PROBABILITY) * widths) @ weights
+    return np.asarray(gained / span.prod())

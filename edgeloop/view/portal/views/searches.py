@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgeloop.errors import BadInput, NotFound
-from edgeloop.search.reading import SeenCandidate, SeenSearch, read_search
-from edgeloop.search.storage import found_searches
+from edgeloop.search.results import SeenCandidate, SeenSearch, read_search
+from edgeloop.search.study import found_searches
 from edgeloop.view.portal.shapes import ChipFront, Iteration, SearchesView, SearchLine, SearchView
 from edgeloop.view.portal.state import Portal, frame_of
 from edgeloop.view.search_charts import (
