@@ -9,12 +9,21 @@ that takes the dataset's folder and a cache folder and returns a `Task`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 from edgeloop._util.values import suggestion
-from edgeloop.errors import BadInput
+from edgeloop.errors import (
+    BadInput,
+    BadModel,
+    DatasetDamaged,
+    DatasetMisfit,
+    DatasetUnavailable,
+    LocalFileError,
+    NotFound,
+)
 from edgeloop.tasks.base import (
     FitsModels,
     Illustrates,
@@ -33,7 +42,9 @@ from edgeloop.tasks.base import (
     metric_of,
     task_for,
 )
-from edgeloop.tasks.examples import (
+from edgeloop.tasks.dataset import FACE_CLASSES, IGNORE
+from edgeloop.tasks.metrics import are_logits, paired_interval, score_unit, student_t
+from edgeloop.tasks.results import (
     LARGEST_EXAMPLES_BYTES,
     Examples,
     IllustratedScorer,
@@ -43,11 +54,6 @@ from edgeloop.tasks.examples import (
     read_example_images,
     read_examples,
     write_examples,
-)
-from edgeloop.tasks.labels import FACE_CLASSES, IGNORE
-from edgeloop.tasks.metrics import are_logits, paired_interval, score_unit, student_t
-from edgeloop.tasks.reading import check_data, reading_data
-from edgeloop.tasks.results import (
     write_pr_curve,
     write_pr_points,
     write_results_csv,
@@ -103,6 +109,8 @@ __all__ = [
 ]
 
 GROUP = "edgeloop.tasks"
+_SMALL = 32
+_FEW = 2
 _BUILT_IN = {
     "classification": "classification:Classification",
     "depth": "depth:Depth",
@@ -129,3 +137,33 @@ def open_task(name: str, dataset: Path, cache: Path) -> Task:
 
 def task_names() -> list[str]:
     return sorted({*_BUILT_IN, *(entry.name for entry in entry_points(group=GROUP))})
+
+
+@contextmanager
+def reading_data() -> Iterator[None]:
+    """Around whatever reads a dataset for a model: what is wrong with the data is nothing that the
+    model could be blamed for. Raises DatasetUnavailable; what is said of a model stays as it is."""
+    try:
+        yield
+    except (BadModel, DatasetMisfit):
+        raise
+    except (BadInput, NotFound, LocalFileError, DatasetDamaged) as error:
+        raise DatasetUnavailable(reason=str(error).rstrip(".")) from error
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        raise DatasetUnavailable(reason=f"{place}{error.strerror or error}") from error
+
+
+def check_data(task: Task, with_test: bool = True) -> None:
+    """Look at a dataset before any model asks for it: whether it is there, and the first and last
+    images of its parts. Raises what is wrong with it."""
+    if isinstance(task, TensorsTask):
+        task.check()
+        return
+    try:
+        _ = task.classes
+        task.calibration(_SMALL, _SMALL, _FEW)
+        if with_test:
+            task.test(_SMALL, _SMALL, _FEW)
+    except DatasetMisfit:
+        return  # for a model of that size; others may fit

@@ -32,8 +32,10 @@ from edgeloop.tasks.base import (
     fitting_output,
     single_output,
 )
-from edgeloop.tasks.cache import Preparation, prepared
 from edgeloop.tasks.dataset import (
+    FILE,
+    OutputMap,
+    Preparation,
     as_rgb,
     check_folder,
     for_calibration,
@@ -41,9 +43,10 @@ from edgeloop.tasks.dataset import (
     for_training,
     for_validation,
     load,
+    prepared,
+    read_output_map,
     shuffled,
 )
-from edgeloop.tasks.labels import FILE, OutputMap, read_output_map
 from edgeloop.tasks.metrics import (
     ClassScores,
     Counts,

@@ -23,20 +23,20 @@ from edgeloop._util.schema import Section, key
 from edgeloop._util.values import number
 from edgeloop.errors import BadInput, NotFound
 from edgeloop.tasks.base import Images, Interval, Labels, Samples, Score, Tensors, read_options
-from edgeloop.tasks.cache import Preparation, prepared
 from edgeloop.tasks.dataset import (
     MOST_PIXELS,
     Pair,
+    Preparation,
     as_rgb,
     check_aspect,
     check_folder,
     for_calibration,
     for_test,
     load,
+    prepared,
     shuffled,
 )
-from edgeloop.tasks.dense import as_images, chosen, mean_difference, mean_interval
-from edgeloop.tasks.metrics import Floats
+from edgeloop.tasks.metrics import Floats, as_images, chosen, mean_difference, mean_interval
 
 SUFFIX = "_depth"
 METRICS = ("delta1", "delta2", "delta3", "abs_rel", "rmse")

@@ -32,19 +32,22 @@ from edgeloop.tasks.base import (
     Tensors,
     read_options,
 )
-from edgeloop.tasks.boxes import (
+from edgeloop.tasks.coco import (
+    Category,
+    CocoDataset,
+    CocoImage,
     Found,
     Matches,
     Truth,
     difference_of,
+    digest_of,
     interval_of,
     matched,
     matches_type,
+    read_coco,
     score_of,
 )
-from edgeloop.tasks.cache import Preparation, prepared
-from edgeloop.tasks.coco import Category, CocoDataset, CocoImage, digest_of, read_coco
-from edgeloop.tasks.dataset import as_rgb, for_calibration, for_test, load
+from edgeloop.tasks.dataset import Preparation, as_rgb, for_calibration, for_test, load, prepared
 from edgeloop.tasks.metrics import Floats, are_logits
 
 _FIELDS = 6

@@ -32,10 +32,16 @@ from edgeloop.tasks.base import (
     Tensors,
     read_options,
 )
-from edgeloop.tasks.boxes import average_precisions, match, matches_type
-from edgeloop.tasks.cache import Preparation, prepared
-from edgeloop.tasks.coco import CocoDataset, CocoImage, CocoObject, read_coco
-from edgeloop.tasks.dataset import as_rgb, for_calibration, for_test, load
+from edgeloop.tasks.coco import (
+    CocoDataset,
+    CocoImage,
+    CocoObject,
+    average_precisions,
+    match,
+    matches_type,
+    read_coco,
+)
+from edgeloop.tasks.dataset import Preparation, as_rgb, for_calibration, for_test, load, prepared
 from edgeloop.tasks.metrics import Floats, Headline, bootstrap, check_paired
 
 _POINT, _MORE_ROWS = 3, 3

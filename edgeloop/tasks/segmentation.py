@@ -28,8 +28,7 @@ from edgeloop.tasks.base import (
     fitting_output,
     single_output,
 )
-from edgeloop.tasks.dataset import FaceFolder
-from edgeloop.tasks.labels import FACE_CLASSES, FACES, FILE, LabelMap, read_label_map
+from edgeloop.tasks.dataset import FACE_CLASSES, FACES, FILE, FaceFolder, LabelMap, read_label_map
 from edgeloop.tasks.metrics import (
     Counts,
     Floats,

@@ -25,17 +25,17 @@ from pydantic import Field
 from edgeloop._util.schema import Section, key
 from edgeloop.errors import BadInput, DatasetMisfit, NotFound
 from edgeloop.tasks.base import Images, Interval, Labels, Samples, Score, Tensors, read_options
-from edgeloop.tasks.cache import Preparation, prepared
 from edgeloop.tasks.dataset import (
+    Preparation,
     check_folder,
     for_calibration,
     for_test,
     image_size,
     load,
+    prepared,
     shuffled,
 )
-from edgeloop.tasks.dense import as_images, chosen, mean_difference, mean_interval
-from edgeloop.tasks.metrics import Floats
+from edgeloop.tasks.metrics import Floats, as_images, chosen, mean_difference, mean_interval
 
 MOST_PSNR = 100.0  # dB, of an exact image
 DEFAULT_FACTOR, MOST_FACTOR = 4, 16

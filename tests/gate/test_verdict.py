@@ -24,7 +24,7 @@ from edgeloop.runner.gate import (
     refused_report,
     unpacked,
 )
-from edgeloop.tasks.boxes import matches_type
+from edgeloop.tasks.coco import matches_type
 from edgeloop.tasks.depth import Depth
 
 IMAGES = 120

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from edgeloop.errors import BadInput
-from edgeloop.tasks import cache as cache_module
+from edgeloop.tasks import dataset as dataset_module
 from edgeloop.tasks import open_task
 from edgeloop.tasks.segmentation import Segmentation
 
@@ -23,7 +23,7 @@ def sets_in(cache: Path) -> list[Path]:
 
 def test_a_set_is_decoded_once(faces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     first = Segmentation(faces, tmp_path / "cache").test(16, 16, 4)
-    monkeypatch.setattr(cache_module, "_decoded", lambda recipe: pytest.fail("decoded again"))
+    monkeypatch.setattr(dataset_module, "_decoded", lambda recipe: pytest.fail("decoded again"))
     again = Segmentation(faces, tmp_path / "cache").test(16, 16, 4)
     assert again.key == first.key
     assert np.array_equal(again.images, first.images)
@@ -137,16 +137,16 @@ def test_processes_that_build_the_same_set_at_once_all_get_it(faces: Path, tmp_p
 def test_who_loses_the_race_uses_what_is_there(faces: Path, tmp_path: Path):
     """The other one finishes while we still decode: our rename finds the name taken."""
     task = Segmentation(faces, tmp_path / "cache")
-    real = cache_module._decoded
+    real = dataset_module._decoded
 
     def slowly(recipe: object) -> object:
         with pytest.MonkeyPatch.context() as other:
-            other.setattr(cache_module, "_decoded", real)
+            other.setattr(dataset_module, "_decoded", real)
             Segmentation(faces, tmp_path / "cache").test(16, 16, 4)
         yield from real(recipe)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cache_module, "_decoded", slowly)
+        patch.setattr(dataset_module, "_decoded", slowly)
         samples = task.test(16, 16, 4)
     assert len(samples) == 4 and len(sets_in(tmp_path / "cache")) == 1
 

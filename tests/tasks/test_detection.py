@@ -13,7 +13,7 @@ from PIL import Image
 
 from edgeloop.errors import BadInput, NotFound
 from edgeloop.tasks import Samples, Score, Tensors, open_task
-from edgeloop.tasks.boxes import Found, Truth, matched, matches_type, score_of
+from edgeloop.tasks.coco import Found, Truth, matched, matches_type, score_of
 from edgeloop.tasks.detection import Detection, suppressed
 from tests.tasks import coco
 from tests.tasks.coco_reference import coco_stats
