@@ -35,7 +35,7 @@ from edgeloop._util.values import (
 from edgeloop._util.yaml import Origin, read_document
 from edgeloop.errors import BadSetting
 from edgeloop.paths import find_project
-from edgeloop.store import (
+from edgeloop.store.location import (
     AzureLocation,
     Location,
     SqliteLocation,

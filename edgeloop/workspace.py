@@ -12,7 +12,8 @@ from edgeloop.models.plan import default_plan
 from edgeloop.models.runners import Registry, RunnerEntry
 from edgeloop.models.upload import UploadOptions
 from edgeloop.settings import Settings
-from edgeloop.store import Record, Store, Values, open_store
+from edgeloop.store import Record, Store, Values
+from edgeloop.store.location import open_store
 
 _MOST_COUNTED = 1_000
 

@@ -64,7 +64,7 @@ from edgeloop.jobs.computes.waiting import Resources
 from edgeloop.view.portal.server import MOST_CONNECTIONS, usable_connections
 from edgeloop.view.portal.tokens import own_token
 from edgeloop.settings import check_owner
-from edgeloop.node.files import PlainFolder
+from edgeloop.node.files import FolderBlobs
 
 here = Path.cwd()
 with file_lock(here / "lock"), file_lock(own_folder(here / "own")):
@@ -85,7 +85,7 @@ os.kill = None
 assert is_running(os.getpid())
 os.name = "posix"
 for refused, said, use in (
-    (StoreError, "PostgreSQL", lambda: PlainFolder(here / "blobs").put("key", b"")),
+    (StoreError, "PostgreSQL", lambda: FolderBlobs(here / "blobs").put("key", b"")),
     (ComputeRefused, "another machine", lambda: LocalCompute(
         "local", LocalOptions(), here / "queue").check(Resources())),
 ):

@@ -424,7 +424,7 @@ def check_folder(workspace: Workspace) -> None:
     """For a command that would go on with errors: raises StoreError if what is in place of a store
     in a folder is no store. A database that is locked, or a server, may be back later."""
     from edgeloop.errors import StoreUnavailable
-    from edgeloop.store import SqliteLocation
+    from edgeloop.store.location import SqliteLocation
 
     if isinstance(workspace.settings.location, SqliteLocation):
         with contextlib.suppress(StoreUnavailable):
@@ -445,7 +445,7 @@ def missing_store(settings: Settings, makes: bool) -> Path | None:
     from edgeloop._util.system import unmounted_above
     from edgeloop.errors import StoreMissing
     from edgeloop.settings import STORE_FOLDER
-    from edgeloop.store import SqliteLocation
+    from edgeloop.store.location import SqliteLocation
 
     location = settings.location
     if not isinstance(location, SqliteLocation):

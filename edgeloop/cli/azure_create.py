@@ -28,7 +28,7 @@ from edgeloop.operate.azure import (
     unchecked_plan,
 )
 from edgeloop.settings import write_workspace
-from edgeloop.store import AzureLocation, parse_connection_string
+from edgeloop.store.location import AzureLocation, parse_connection_string
 
 if TYPE_CHECKING:
     from edgeloop.settings import Settings

@@ -302,7 +302,7 @@ def _opened(
     """Opens only the blobs of the store, no table."""
     from edgeloop.node.datasets import Datasets
     from edgeloop.settings import STORE_FOLDER
-    from edgeloop.store import open_blobs
+    from edgeloop.store.location import open_blobs
 
     settings = load_settings(store=store, experiment=experiment)
     if makes:

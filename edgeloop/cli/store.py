@@ -137,7 +137,7 @@ def _save(
 ) -> dict[str, object]:
     from edgeloop._util.values import size_text
     from edgeloop.operate.integrity import save, write_lost
-    from edgeloop.store import open_store, parse_location
+    from edgeloop.store.location import open_store, parse_location
 
     location = parse_location(to if ":" in to else f"sqlite:{to}")
     target = open_store(location)

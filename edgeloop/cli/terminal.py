@@ -575,7 +575,7 @@ def _listed(others: dict[str, str]) -> str:
 
 
 def _is_begun(workspace: Workspace) -> bool:
-    from edgeloop.store import SqliteLocation
+    from edgeloop.store.location import SqliteLocation
 
     location = workspace.settings.location
     if not isinstance(location, SqliteLocation):

@@ -45,7 +45,8 @@ from edgeloop.jobs.watch import (
 from edgeloop.node.datasets import Progress
 from edgeloop.node.ticket import State
 from edgeloop.settings import Settings
-from edgeloop.store import Blobs, open_blobs
+from edgeloop.store import Blobs
+from edgeloop.store.location import open_blobs
 
 SHORTEST_WAIT_S, LONGEST_WAIT_S = 0.2, 5.0
 

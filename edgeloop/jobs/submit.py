@@ -63,7 +63,8 @@ from edgeloop.settings import (
     state_folder,
     storage_account,
 )
-from edgeloop.store import Access, AzureLocation, Blobs, SqliteLocation, job_access
+from edgeloop.store import Access, Blobs
+from edgeloop.store.location import AzureLocation, SqliteLocation, job_access
 
 _WAIT_S = 7 * 24 * 3600  # for resources, if the job has a time limit
 _DAY_S = 24 * 3600

@@ -21,7 +21,7 @@ from edgeloop.errors import (
     StoreUnavailable,
 )
 from edgeloop.node.clouds import Remote, RemoteError, Unreachable, open_remote, remote_at
-from edgeloop.node.files import PlainFolder, writing_whole
+from edgeloop.node.files import FolderBlobs, writing_whole
 from edgeloop.store.base import Access, BlobInfo, Blobs, check_blob_key, is_blob_key
 
 _NO_CONTAINER = ("ContainerNotFound", "NoSuchBucket")
@@ -32,7 +32,7 @@ def open_from_job(access: Access) -> Blobs:
     """The files that a job was given access to, with the standard library alone."""
     if access.make == "LocalStore":
         follows = access.options.get("links") == "follow"
-        return PlainFolder(Path(access.options["folder"]), follows)
+        return FolderBlobs(Path(access.options["folder"]), follows)
     place = access.options.get("endpoint") or access.options.get("url", "")
     name = place if access.make == "from_url" else f"azure:{place}"
     try:
@@ -44,7 +44,7 @@ def open_from_job(access: Access) -> Blobs:
 def url_from_job(url: str) -> Blobs:
     """`file:`, `s3://` or `az://`; this machine's environment says who it is."""
     if url.startswith("file:"):
-        return PlainFolder(Path(url[len("file:") :]))
+        return FolderBlobs(Path(url[len("file:") :]))
     try:
         return PlainBlobs(remote_at(url), url, Access("from_url", {"url": url}))
     except ValueError as error:

@@ -40,6 +40,8 @@ _MOST_TRIES = 100
 _PIECE_BYTES = 1 << 20
 _LONGEST_KEY = 4_096  # characters; no system opens longer paths
 _FOLLOW = {"links": "follow"}
+_SPARE_BYTES = 256 * 1024
+_NO_LINKS = "a folder of this machine has no links: use 'results' to copy, or a store in the cloud"
 
 
 @dataclass(frozen=True)
@@ -78,8 +80,8 @@ class HashedFile:
             raise
 
 
-class PlainFolder(Blobs):
-    """The folder is made when the first file comes.
+class FolderBlobs(Blobs):
+    """A folder of this machine, created with the first file. Links in it are not followed.
 
     `follows_links`: for a folder of the user's own that only they write to, such as the input of a
     job; never for a store.
@@ -145,7 +147,7 @@ class PlainFolder(Blobs):
             return file.read(max(0, length))
 
     def link(self, key: str, seconds: int) -> str:
-        raise StoreRefused(store=str(self._folder), reason="a job can make no links")
+        raise StoreRefused(store=str(self._folder), reason=_NO_LINKS)
 
     def access(self, seconds: int) -> Access:
         folder = {"folder": str(self._folder.absolute())}
@@ -153,6 +155,11 @@ class PlainFolder(Blobs):
 
     def is_there(self) -> bool:
         return self._folder.is_dir()
+
+    def has_room_for(self, size: int) -> bool:
+        """With some room to spare for the database, which often lies on the same disk."""
+        there = next(path for path in (self._folder, *self._folder.parents) if path.exists())
+        return shutil.disk_usage(there).free >= size + _SPARE_BYTES
 
     def list(self, prefix: str) -> Iterator[BlobInfo]:
         for entry in self.entries(prefix):

@@ -22,7 +22,7 @@ from edgeloop.errors import EdgeloopError, LocalFileError
 from edgeloop.jobs.secrets import find_secrets, is_placeholder, is_secret_variable
 from edgeloop.jobs.snapshot import may_hold_secrets
 from edgeloop.settings import Settings, whole_environment
-from edgeloop.store import AzureLocation, location_text
+from edgeloop.store.location import AzureLocation, location_text
 
 PIECE_BYTES = 1 << 20
 OVERLAP_BYTES = 4096

@@ -81,7 +81,8 @@ from edgeloop.search.study import (
     start_from_earlier,
 )
 from edgeloop.settings import LOCAL, SETTINGS_FILE, Settings, has_variable
-from edgeloop.store import AzureLocation, Location, PostgresLocation, Record, SqliteLocation, Value
+from edgeloop.store import Record, Value
+from edgeloop.store.location import AzureLocation, Location, PostgresLocation, SqliteLocation
 from edgeloop.tasks import open_task
 from edgeloop.workspace import Workspace
 

@@ -64,7 +64,8 @@ from edgeloop.search.sampler.proposer import Proposer
 from edgeloop.search.sampler.surrogate import Surrogate, fit_kernel
 from edgeloop.search.stopping import expected_values
 from edgeloop.settings import Settings
-from edgeloop.store import Blobs, Location, PostgresLocation, SqliteLocation, open_blobs
+from edgeloop.store import Blobs
+from edgeloop.store.location import Location, PostgresLocation, SqliteLocation, open_blobs
 
 if TYPE_CHECKING:
     import optuna

@@ -2,7 +2,7 @@
 
 May import `errors`, `_util`, `paths` and `node`, which has the folder of files that jobs use too.
 Start reading in `base.py`, which tells the story of a row; `sql.py` is the store most people use,
-`registry.py` opens one from its URL.
+`location.py` opens one from its URL.
 
 To write a store of your own, implement `Store` and `Table` (and `Blobs`, unless `url_blobs`,
 `FolderBlobs` or `ObjectBlobs` will do), and name a factory in the entry point group
@@ -22,6 +22,7 @@ from edgeloop.store.base import (
     Changes,
     Condition,
     Drift,
+    LostRow,
     Rank,
     ReadRow,
     Record,
@@ -33,13 +34,15 @@ from edgeloop.store.base import (
     check_blob_key,
     check_values,
     json_safe,
+    lost_rows,
     merged,
+    rows_left_out,
 )
 
 if TYPE_CHECKING:
     from edgeloop.node.blobs import open_from_job, url_from_job
-    from edgeloop.store.blobs import FolderBlobs, ObjectBlobs, url_blobs
-    from edgeloop.store.damage import LostRow, lost_rows, rows_left_out
+    from edgeloop.node.files import FolderBlobs
+    from edgeloop.store.files import ObjectBlobs, open_access, url_blobs
     from edgeloop.store.location import (
         AzureLocation,
         Location,
@@ -47,11 +50,13 @@ if TYPE_CHECKING:
         PostgresLocation,
         SqliteLocation,
         datastore_location,
+        job_access,
         location_text,
+        open_blobs,
+        open_store,
         parse_connection_string,
         parse_location,
     )
-    from edgeloop.store.registry import job_access, open_access, open_blobs, open_store
 
 __all__ = [
     "Access",
@@ -95,22 +100,18 @@ __all__ = [
     "url_from_job",
 ]
 
-_WHERE = {
-    "edgeloop.store.blobs": ("FolderBlobs", "ObjectBlobs", "url_blobs"),
-    "edgeloop.store.damage": ("LostRow", "lost_rows", "rows_left_out"),
-    "edgeloop.store.location": (
-        *("AzureLocation", "Location", "PluginLocation", "PostgresLocation", "SqliteLocation"),
-        *("datastore_location", "location_text", "parse_connection_string", "parse_location"),
-    ),
-    "edgeloop.node.blobs": ("open_from_job", "url_from_job"),
-    "edgeloop.store.registry": ("job_access", "open_access", "open_blobs", "open_store"),
+_HOMES = {
+    "FolderBlobs": "edgeloop.node.files",
+    "ObjectBlobs": "edgeloop.store.files",
+    "open_access": "edgeloop.store.files",
+    "open_from_job": "edgeloop.node.blobs",
+    "url_blobs": "edgeloop.store.files",
+    "url_from_job": "edgeloop.node.blobs",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Most commands only read rows, and a job opens files in its own way: what else a name needs is
-    loaded when it is first used."""
-    for module, names in _WHERE.items():
-        if name in names:
-            return getattr(import_module(module), name)
+    """A job has `base.py` alone, so the other names are imported on first use."""
+    if name in __all__:
+        return getattr(import_module(_HOMES.get(name, "edgeloop.store.location")), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

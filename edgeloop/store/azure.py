@@ -33,18 +33,20 @@ from edgeloop.store.base import (
     Changes,
     Condition,
     Drift,
+    Place,
     Record,
     Store,
     Table,
+    UnreadableRow,
     Value,
     Values,
     after_prefix,
     check_values,
+    checked_record,
     merged,
     plain_version,
 )
-from edgeloop.store.blobs import ObjectBlobs, network_limits
-from edgeloop.store.damage import Place, UnreadableRow, checked_record
+from edgeloop.store.files import ObjectBlobs, network_limits
 from edgeloop.store.location import AzureLocation
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Where a store is, read from one text: a URL or an Azure connection string.
+"""Where a store is, read from one text (a URL or an Azure connection string), and how it is opened.
 
 The texts hold keys and passwords, so nothing here puts one into a message, and the classes keep
 their secrets out of `repr`.
@@ -7,13 +7,15 @@ their secrets out of `repr`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
 from edgeloop.errors import BadSetting, StoreError
+from edgeloop.node.files import NOT_A_FOLDER, FolderBlobs
+from edgeloop.store.base import Access, Blobs, Store
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -43,8 +45,6 @@ class SqliteLocation:
 
     def check(self) -> None:
         """Raises StoreError if a file is in its place, or in that of a folder above it."""
-        from edgeloop.node.files import NOT_A_FOLDER
-
         paths = (self.folder, *self.folder.parents)
         there = next((path for path in paths if path.exists()), None)
         if there is not None and not there.is_dir():
@@ -302,3 +302,64 @@ def _bad_connection_string(reason: str) -> BadSetting:
         "storage account's 'Access keys' page, and put it in quotes: a shell cuts it at the "
         "first ';' otherwise",
     )
+
+
+# Opening a store or its files: the built-in ones, and those of plug-ins.
+#
+# A plug-in is an entry point of the group `edgeloop.stores`. Its name is the scheme of the URLs
+# that it opens; it loads a function that takes a `PluginLocation` and returns a `Store`.
+
+
+Factory = Callable[[PluginLocation], Store]
+
+
+def open_store(location: Location) -> Store:
+    """Open the store at a location. Nothing is contacted or created before it is used."""
+    if isinstance(location, PluginLocation):
+        return _open_plugin(location)
+    if isinstance(location, AzureLocation):
+        from edgeloop.store.azure import AzureStore
+
+        return AzureStore(location)
+    from edgeloop.store.sql import open_postgresql, open_sqlite
+
+    if isinstance(location, PostgresLocation):
+        return open_postgresql(location)
+    return open_sqlite(location)
+
+
+def open_blobs(location: Location) -> Blobs:
+    """Open only the files of a store: jobs and data need no table, so no code for one is loaded.
+    Raises StoreError if a file is where the folder of a store should be."""
+    if isinstance(location, PluginLocation):
+        return open_store(location).blobs
+    if isinstance(location, AzureLocation):
+        from edgeloop.store.azure import azure_blobs
+
+        return azure_blobs(location)
+    if isinstance(location, PostgresLocation):
+        from edgeloop.store.files import url_blobs
+
+        return url_blobs(location.blobs)
+    location.check()
+    return FolderBlobs(location.folder / "blobs")
+
+
+def job_access(location: AzureLocation, seconds: int, writes: bool) -> Access:
+    """Access for a job to a container of Azure that need not be the store's. Only reading is
+    allowed unless it `writes`."""
+    from edgeloop.store.azure import azure_access
+
+    return azure_access(location, seconds, writes)
+
+
+def _open_plugin(location: PluginLocation) -> Store:
+    for entry_point in plugin_entry_points(location.scheme):
+        try:
+            factory: Factory = entry_point.load()
+        except (ImportError, AttributeError) as error:
+            reason = f"the plug-in {entry_point.value!r} cannot be loaded: {error}"
+            raise BadSetting(where="EDGELOOP_STORE", reason=reason) from None
+        return factory(location)
+    reason = f"the plug-in for {location.scheme}: URLs is not installed"
+    raise BadSetting(where="EDGELOOP_STORE", reason=reason)

@@ -90,7 +90,7 @@ class MemoryStore(Store):
 def memory_blobs() -> Blobs:
     from obstore.store import MemoryStore as ObjectMemory
 
-    from edgeloop.store.blobs import ObjectBlobs
+    from edgeloop.store.files import ObjectBlobs
 
     return ObjectBlobs(ObjectMemory(), "memory")
 

@@ -21,7 +21,8 @@ from pathlib import Path
 from edgeloop._util.values import suggestion
 from edgeloop.errors import BadInput
 from edgeloop.settings import STORE_FOLDER, Settings
-from edgeloop.store import SqliteLocation, Store, Values
+from edgeloop.store import Store, Values
+from edgeloop.store.location import SqliteLocation
 from edgeloop.testing import MemoryStore
 from edgeloop.workspace import Workspace
 

@@ -32,7 +32,7 @@ IMPORTED = (
     *("edgeloop.cli.app", "edgeloop.cli.models", "edgeloop.cli.status", "edgeloop.cli.jobs"),
     *("edgeloop.cli.terminal", "edgeloop.workspace"),
     *("edgeloop.models.upload", "edgeloop.graph", "edgeloop.jobs.client", "edgeloop.node.datasets"),
-    *("edgeloop.store.sqlite", "edgeloop.store.postgres", "edgeloop.store.azure"),
+    *("edgeloop.store.sql", "edgeloop.store.postgres", "edgeloop.store.azure"),
     *("edgeloop.store.azure", "azure.data.tables", "obstore.store", "onnx", "yaml"),
     *("rich.live", "rich.progress"),
 )

@@ -41,7 +41,7 @@ finally:
 """
 # As if another program had filled the disk just after we looked.
 WITHOUT_LOOKING = """
-from edgeloop.store.blobs import FolderBlobs
+from edgeloop.node.files import FolderBlobs
 FolderBlobs.has_room_for = lambda self, size: True
 """
 # The check of the graph needs no disk, and takes longer than all the rest.

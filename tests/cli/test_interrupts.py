@@ -39,7 +39,7 @@ setattr(place, name, interrupted)
 main()
 """
 NATIVE = "edgeloop._util.isolation.NativeProcess._exchange"
-PUT = "edgeloop.store.blobs.FolderBlobs.put"
+PUT = "edgeloop.node.files.FolderBlobs.put"
 
 
 def interrupting(real: Callable[..., Any]) -> Callable[..., Any]:

@@ -27,7 +27,8 @@ main()
 WAITING = """
 import itertools, sys
 from edgeloop.cli import main
-from edgeloop.store.blobs import FolderBlobs, ObjectBlobs
+from edgeloop.node.files import FolderBlobs
+from edgeloop.store.files import ObjectBlobs
 count = itertools.count(1)
 def waiting(real):
     def put(self, key, source):

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from edgeloop.node.datasets import Datasets
+from edgeloop.node.files import FolderBlobs
 from edgeloop.store import Blobs, open_blobs, parse_location
-from edgeloop.store.blobs import FolderBlobs, url_blobs
+from edgeloop.store.files import url_blobs
 
 if TYPE_CHECKING:
     from tests.peers.azurite import Azurite

@@ -11,15 +11,15 @@ import pytest
 
 from edgeloop.errors import NoSuchDataset, StoreUnavailable
 from edgeloop.node.datasets import Datasets
+from edgeloop.node.files import FolderBlobs
 from edgeloop.store import Blobs
-from edgeloop.store.blobs import FolderBlobs
 from tests.data.trees import NAME, Watched, noise, tree, write
 
 FETCH = """
 import sys
 from pathlib import Path
 from edgeloop.node.datasets import Datasets
-from edgeloop.store.blobs import FolderBlobs
+from edgeloop.node.files import FolderBlobs
 from tests.data.trees import NAME, Watched
 
 blobs = Watched(FolderBlobs(Path(sys.argv[1])))

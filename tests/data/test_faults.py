@@ -17,9 +17,9 @@ from edgeloop.errors import DatasetDamaged, LocalFileError, StoreUnavailable
 from edgeloop.node import datasets as node_datasets
 from edgeloop.node import ledger as manifest
 from edgeloop.node.datasets import Datasets
+from edgeloop.node.files import FolderBlobs
 from edgeloop.node.ledger import PIECE_BYTES, File, Ledger, Manifest, Manifests, PieceLocation
 from edgeloop.store import Blobs
-from edgeloop.store.blobs import FolderBlobs
 from tests.data.trees import NAME, Watched, noise, objects, tree, write
 
 LIMIT_S = 60
@@ -29,7 +29,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from edgeloop.node.datasets import Datasets
-from edgeloop.store.blobs import FolderBlobs
+from edgeloop.node.files import FolderBlobs
 from tests.data.trees import NAME, Watched
 
 verb, stage, count, store, index, folder = sys.argv[1:]

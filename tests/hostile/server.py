@@ -25,7 +25,7 @@ _LOADED = (
     *("numpy", "obstore", "onnx.checker", "onnx.shape_inference", "PIL.Image", "pydantic", "yaml"),
     *(f"edgeloop.cli.{name}" for name in ("app", "bench", "data", "jobs", "models")),
     *(f"edgeloop.cli.{name}" for name in ("runner", "search", "status", "fleet")),
-    *("edgeloop.store.blobs", "edgeloop.store.registry", "edgeloop.store.sqlite"),
+    *("edgeloop.store.files", "edgeloop.store.location", "edgeloop.store.sql"),
     *("edgeloop.jobs.client", "edgeloop.jobs.spec", "edgeloop.search.campaign"),
     *(
         "edgeloop.operate.fleet.control",

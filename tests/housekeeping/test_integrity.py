@@ -13,8 +13,7 @@ import pytest
 from edgeloop import Workspace
 from edgeloop.errors import BadInput, RowTooLarge
 from edgeloop.store import Record, Store
-from edgeloop.store.sql import SqlTable
-from edgeloop.store.sqlite import _by_pages
+from edgeloop.store.sql import SqlTable, _by_pages
 from tests.cli.conftest import Edgeloop, edgeloop, project
 from tests.cli.running import hints_of, rows_of
 from tests.conftest import StoreUnderTest

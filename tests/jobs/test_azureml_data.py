@@ -176,7 +176,7 @@ def test_jobs_of_one_node_fetch_a_dataset_once_in_a_pipeline_with_mounted_data(
 def test_s3_is_read_on_the_node_with_the_variables_of_the_job(
     project: Path, azureml: AzureML, s3: S3, monkeypatch: pytest.MonkeyPatch
 ):
-    from edgeloop.store.blobs import url_blobs
+    from edgeloop.store.files import url_blobs
 
     for name, value in s3.environ.items():
         monkeypatch.setenv(name, value)

@@ -20,9 +20,10 @@ from edgeloop.errors import BadSetting
 from edgeloop.jobs.bundle import bootstrap_command, bundle, ensure_wrapper, wrapper_sources
 from edgeloop.jobs.computes.base import JobOrder, Resources, order_variables
 from edgeloop.node.datasets import Datasets
+from edgeloop.node.files import FolderBlobs
 from edgeloop.node.ticket import ORDER_VARIABLE, Input, WrapperOrder, wrapper_key
 from edgeloop.store import Access, Blobs, open_blobs, parse_location
-from edgeloop.store.blobs import FolderBlobs, url_blobs
+from edgeloop.store.files import url_blobs
 from tests.conftest import StoreUnderTest
 from tests.jobs.wrapped import LIMIT_S, Wrapped, python_of
 from tests.peers.azurite import Azurite

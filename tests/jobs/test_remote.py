@@ -13,7 +13,7 @@ from edgeloop.jobs.client import Jobs
 from edgeloop.jobs.records import Run
 from edgeloop.settings import Settings
 from edgeloop.store import Blobs, datastore_location, open_blobs
-from edgeloop.store.blobs import url_blobs
+from edgeloop.store.files import url_blobs
 from tests.peers.azurite import Azurite
 from tests.peers.s3 import S3
 

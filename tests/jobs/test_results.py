@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from edgeloop.jobs.watch import INDEX_FILE, fetch
+from edgeloop.node.files import FolderBlobs
 from edgeloop.store import BlobInfo, Blobs
-from edgeloop.store.blobs import FolderBlobs
 
 OUTPUTS = "_jobs/job-1/outputs"
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from edgeloop.node.files import FolderBlobs
 from edgeloop.node.layout import JobFolders, fill, variables_for
 from edgeloop.node.ticket import ticket_key
-from edgeloop.store.blobs import FolderBlobs
 from tests.jobs.wrapped import Wrapped, python_of
 
 pytestmark = pytest.mark.slow

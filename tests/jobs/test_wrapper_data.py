@@ -15,8 +15,8 @@ import pytest
 
 from edgeloop.errors import NoSuchDataset
 from edgeloop.node.datasets import Datasets
+from edgeloop.node.files import FolderBlobs
 from edgeloop.node.ticket import Environment, Input, TicketPlace
-from edgeloop.store.blobs import FolderBlobs
 from tests.jobs.wrapped import Wrapped, python_of
 
 pytestmark = pytest.mark.slow

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from edgeloop.node import outputs
+from edgeloop.node.files import FolderBlobs
 from edgeloop.node.outputs import recover
 from edgeloop.node.ticket import Pace
-from edgeloop.store.blobs import FolderBlobs
 from tests.jobs.wrapped import LIMIT_S, Wrapped, kill, python_of
 from tests.peers.process import wait_until
 

@@ -10,9 +10,9 @@ import pytest
 
 from edgeloop.errors import StoreUnavailable
 from edgeloop.node.environment import LogCopier
+from edgeloop.node.files import FolderBlobs
 from edgeloop.node.outputs import GROWING_LIMIT_BYTES, CreatedFiles, OutputCopier
 from edgeloop.node.ticket import LOG_PIECE, Pace, log_key, outputs_folder
-from edgeloop.store.blobs import FolderBlobs
 from tests.jobs.wrapped import LIMIT_S, Wrapped, kill, python_of
 from tests.peers.process import wait_until
 

@@ -11,6 +11,7 @@ import pytest
 
 from edgeloop.node import command
 from edgeloop.node.environment import JobLog, LogCopier, NodeEnvironment, Scratch
+from edgeloop.node.files import FolderBlobs
 from edgeloop.node.layout import fetch_outputs
 from edgeloop.node.outputs import CreatedFiles, latest_metrics, recover, stored_progress
 from edgeloop.node.supervisor import LOOK_S, AccessRenewal, Supervisor, supervise
@@ -28,7 +29,6 @@ from edgeloop.node.ticket import (
     to_json,
 )
 from edgeloop.store import Access
-from edgeloop.store.blobs import FolderBlobs
 
 
 @pytest.fixture

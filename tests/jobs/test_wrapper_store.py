@@ -12,10 +12,10 @@ import pytest
 
 from edgeloop.errors import StoreUnavailable
 from edgeloop.node import outputs
+from edgeloop.node.files import FolderBlobs
 from edgeloop.node.outputs import recover
 from edgeloop.node.ticket import ORDER_VARIABLE, JobProgress, WrapperOrder, state_key
 from edgeloop.store import Access, open_blobs, parse_location
-from edgeloop.store.blobs import FolderBlobs
 from tests.conftest import StoreUnderTest
 from tests.jobs.wrapped import LIMIT_S, Wrapped, python_of
 from tests.peers.azurite import Azurite

@@ -46,7 +46,7 @@ def test_a_file_that_changes_between_its_check_and_its_upload_is_not_stored(
     monkeypatch: pytest.MonkeyPatch,
 ):
     if is_large:
-        monkeypatch.setattr("edgeloop.store.blobs.IN_MEMORY_BYTES", 0)
+        monkeypatch.setattr("edgeloop.store.files.IN_MEMORY_BYTES", 0)
     path = save_external(tmp_path / "net.onnx", 1)
     real, before = store.blobs, (tmp_path / changed).read_bytes()
     store.blobs = SavesMeanwhile(real, tmp_path / changed, before[::-1])

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from edgeloop.errors import BadSetting, StoreError, StoreRefused
+from edgeloop.node.files import FolderBlobs
 from edgeloop.store import Blobs, open_store, parse_location
-from edgeloop.store.blobs import FolderBlobs, url_blobs
+from edgeloop.store.files import url_blobs
 from edgeloop.testing import memory_blobs
 from edgeloop.testing.contracts.blobs import BlobsContract, listed
 
@@ -94,7 +95,7 @@ _NO_DESCRIPTORS = """
 import os, resource, sys
 from edgeloop.errors import StoreUnavailable
 from edgeloop.testing import memory_blobs
-import edgeloop.store.blobs, obstore.exceptions, obstore.store
+import edgeloop.store.files, obstore.exceptions, obstore.store
 limit = resource.RLIMIT_NOFILE
 soft, hard = resource.getrlimit(limit)
 blobs = memory_blobs() if sys.argv[1] == "opened" else None

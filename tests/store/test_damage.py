@@ -25,7 +25,7 @@ from edgeloop.errors import (
     StoreError,
 )
 from edgeloop.store import Condition, Store, Table, open_store, parse_location
-from edgeloop.store.damage import _named
+from edgeloop.store.base import _named
 
 if TYPE_CHECKING:
     from tests.peers.azurite import Azurite

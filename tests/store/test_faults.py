@@ -13,8 +13,9 @@ from threading import Event
 import pytest
 
 from edgeloop.errors import EdgeloopError, RowChanged, StoreError, StoreRefused, StoreUnavailable
+from edgeloop.node.files import FolderBlobs
 from edgeloop.store import Store, Table, open_store, parse_location
-from edgeloop.store.blobs import FolderBlobs, url_blobs
+from edgeloop.store.files import url_blobs
 from tests.peers.azurite import Azurite
 from tests.peers.ports import free_port
 from tests.peers.postgres import Postgres

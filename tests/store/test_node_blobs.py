@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from edgeloop.node.files import FolderBlobs
 from edgeloop.store import Blobs, open_access, open_from_job, open_store, parse_location
-from edgeloop.store.blobs import FolderBlobs, url_blobs
+from edgeloop.store.files import url_blobs
 from edgeloop.testing.contracts.blobs import ODD_NAMES, BlobsContract, listed
 
 if TYPE_CHECKING:

@@ -45,7 +45,8 @@ from edgeloop.jobs.computes.waiting import (
 )
 from edgeloop.node.environment import NodeEnvironment, Scratch, check_job_id
 from edgeloop.node.ticket import State
-from edgeloop.store import Blobs, open_access
+from edgeloop.store import Blobs
+from edgeloop.store.files import open_access
 
 # This machine as a compute: processes that outlive the terminal, and a queue for them.
 

@@ -43,7 +43,7 @@ from edgeloop.operate.fleet.process import last_line
 from edgeloop.operate.fleet.records import FleetRecord
 from edgeloop.operate.fleet.supervisor import supervise
 from edgeloop.settings import Settings, state_folder, whole_environment
-from edgeloop.store import location_text
+from edgeloop.store.location import location_text
 
 MOST_LOGS = 50
 _LOOK_FOR_BOARDS_S = 10.0

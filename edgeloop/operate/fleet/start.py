@@ -88,7 +88,7 @@ def _dataset(text: str) -> Path:
     if is_folder(text) or Path(text).is_dir():
         return Path(text).expanduser()
     from edgeloop.node.datasets import Datasets
-    from edgeloop.store import open_blobs
+    from edgeloop.store.location import open_blobs
 
     datasets = Datasets(open_blobs(Settings.load().location))
     found = datasets.resolve(text)

@@ -43,7 +43,8 @@ from edgeloop.operate.fleet.records import (
 )
 from edgeloop.operate.fleet.spec import Bounds
 from edgeloop.settings import Settings
-from edgeloop.store import Store, open_store
+from edgeloop.store import Store
+from edgeloop.store.location import open_store
 from edgeloop.workspace import Workspace
 
 TICK_S = 1.0

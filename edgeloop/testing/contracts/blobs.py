@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from edgeloop.errors import BadName, BlobMissing, LocalFileError, StoreRefused
-from edgeloop.store import Blobs, open_access
+from edgeloop.store import Blobs
+from edgeloop.store.files import open_access
 
 ODD_NAMES = [
     "with space.txt",

@@ -23,7 +23,8 @@ from edgeloop.node.ticket import (
     ticket_key,
     wrapper_key,
 )
-from edgeloop.store import Blobs, open_blobs, parse_location
+from edgeloop.store import Blobs
+from edgeloop.store.location import open_blobs, parse_location
 from edgeloop.testing.waiting import wait_until
 
 LIMIT_S = 60.0

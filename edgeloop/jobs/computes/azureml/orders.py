@@ -26,7 +26,8 @@ from edgeloop.jobs.computes.azureml.runs import JOB_TAG, MEMBERS, NAME_TAG, PIPE
 from edgeloop.jobs.computes.base import JobOrder, ServedPlace, order_variables
 from edgeloop.jobs.spec import parse_url
 from edgeloop.node.ticket import NODE_CACHE, ORDER_VARIABLE, PLACE_PREFIX, folder_key, order_key
-from edgeloop.store import Access, open_access
+from edgeloop.store import Access
+from edgeloop.store.files import open_access
 
 LIMIT_MARGIN_S = 3600.0  # preparing and copying; the wrapper itself ends a command in time
 _AZURE = ("AzureStore", "AzureIdentity")

@@ -39,7 +39,7 @@ from edgeloop.jobs.computes.azureml.workspace import WorkspaceAddress, Workspace
 from edgeloop.jobs.computes.base import JobOrder
 from edgeloop.jobs.computes.waiting import Resources, missing
 from edgeloop.settings import AZUREML, Settings, read_project_files
-from edgeloop.store import AzureLocation, PostgresLocation, SqliteLocation, open_blobs
+from edgeloop.store.location import AzureLocation, PostgresLocation, SqliteLocation, open_blobs
 
 _GIGABYTE = 10**9
 NAME = "edgeloop-jobs"

@@ -21,7 +21,7 @@ from edgeloop.operate.fleet.ray.environment import ORDER_FILE, SUPERVISOR, Shipm
 from edgeloop.operate.fleet.records import FleetRecord
 from edgeloop.operate.fleet.start import settings_words
 from edgeloop.settings import Settings, store_credentials
-from edgeloop.store import AzureLocation, SqliteLocation, location_text
+from edgeloop.store.location import AzureLocation, SqliteLocation, location_text
 
 
 def start_supervisor(settings: Settings, compute: str, record: FleetRecord) -> StartedSupervisor:

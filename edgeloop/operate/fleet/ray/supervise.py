@@ -24,7 +24,7 @@ from edgeloop.operate.fleet.records import Fleets
 from edgeloop.operate.fleet.start import prepared
 from edgeloop.operate.fleet.supervisor import drain_orphans, supervise
 from edgeloop.settings import Settings
-from edgeloop.store import open_store
+from edgeloop.store.location import open_store
 
 if TYPE_CHECKING:
     from edgeloop.operate.fleet.launcher import Launcher

@@ -1,4 +1,7 @@
-"""Files in Azure Blob Storage, S3 or Google Cloud Storage, through obstore, and in a folder."""
+"""Files in Azure Blob Storage, S3 or Google Cloud Storage, through obstore.
+
+Files in a folder are `node/files.py`, which jobs have, too.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ import contextlib
 import os
 import random
 import re
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,7 +27,7 @@ from edgeloop.errors import (
     StoreRefused,
     StoreUnavailable,
 )
-from edgeloop.node.files import HashedFile, PlainFolder
+from edgeloop.node.files import FolderBlobs, HashedFile
 from edgeloop.node.identity import TokenOfMachine, plain_http_allowed
 from edgeloop.store.base import (
     IN_MEMORY_BYTES,
@@ -44,11 +46,9 @@ Item = TypeVar("Item")
 DELETE_BATCH = 256
 ONE_REQUEST_BYTES = 32 << 20  # bytes in memory go as one request up to here: faster than parts
 ONE_PIECE_BYTES = 1 << 20  # a file up to here is read whole: half the work of reading in pieces
-SPARE_BYTES = 256 * 1024
 REPEATS = 3  # of what failed for a reason that may pass; each is tried twice by obstore
 FIRST_DELAY_S = 0.25
 NO_SIGNING = "no links can be made with this kind of access: use the store's own address"
-NO_LINKS = "a folder of this machine has no links: use 'results' to copy, or a store in the cloud"
 
 
 class ObjectBlobs(Blobs):
@@ -335,21 +335,6 @@ class ObjectBlobs(Blobs):
             raise StoreUnavailable(store=self._description, reason=_first_line(error)) from None
 
 
-class FolderBlobs(PlainFolder):
-    """A folder of this machine, made when the first file comes. Links in it are not followed."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-
-    def link(self, key: str, seconds: int) -> str:
-        raise StoreRefused(store=str(self._folder), reason=NO_LINKS)
-
-    def has_room_for(self, size: int) -> bool:
-        """With some room to spare for the database, which often lies on the same disk."""
-        there = next(path for path in (self._folder, *self._folder.parents) if path.exists())
-        return shutil.disk_usage(there).free >= size + SPARE_BYTES
-
-
 def url_blobs(url: str) -> Blobs:
     """`file:`, `s3://`, `gs://` or `az://` URLs; credentials come from the usual environment."""
     if url.startswith("file:"):
@@ -369,7 +354,7 @@ def url_blobs(url: str) -> Blobs:
 
 
 def open_access(access: Access) -> Blobs:
-    """The files that somebody gave access to; see `Blobs.access`."""
+    """Open the files that another process gave access to; see `Blobs.access`."""
     options = dict(access.options)
     if access.make == "LocalStore":
         return FolderBlobs(Path(options["folder"]))
