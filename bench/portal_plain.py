@@ -38,7 +38,7 @@ def main() -> None:
     project = Path(sys.argv[1])
     workspace = Workspace(Settings.load(project, {}))
     from edgeloop.view.portal import pages
-    from edgeloop.view.portal.rendering import Templates, table_values
+    from edgeloop.view.portal.pages import Templates, table_values
     from edgeloop.view.portal.views.table import table_view
 
     portal = Scanning(workspace)

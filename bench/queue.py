@@ -15,8 +15,8 @@ from bench.tables import markdown
 from edgeloop.operate.fleet.demand import quick_demand, read_waiting_work
 from edgeloop.settings import Settings
 from edgeloop.store import Store
+from edgeloop.view.portal.api import metrics
 from edgeloop.view.portal.app import create_app
-from edgeloop.view.portal.metrics import metrics
 from edgeloop.workspace import Workspace
 
 MODELS = 100_000

@@ -9,6 +9,7 @@ import pytest
 from edgeloop import Workspace
 from edgeloop.models.columns import is_estimate
 from edgeloop.models.plan import records_of
+from edgeloop.view.charts import evidence_of
 from edgeloop.view.demo import (
     CHIP_EXPERIMENT,
     DEMO_FILE,
@@ -20,7 +21,6 @@ from edgeloop.view.demo import (
 )
 from edgeloop.view.front import pareto_of
 from edgeloop.view.measures import objective, sigma_ms
-from edgeloop.view.model_charts import evidence_of
 
 TWO = (objective("mean"), objective("f1_1k"))
 

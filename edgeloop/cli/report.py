@@ -26,10 +26,10 @@ from edgeloop.cli.terminal import listing, print_json, say_if_none, shown, step_
 if TYPE_CHECKING:
     from edgeloop.search.results import SeenSearch
     from edgeloop.store import Value, Values
+    from edgeloop.view.drawing import ChartAxes, Theme
     from edgeloop.view.front import Pareto
     from edgeloop.view.measures import ColumnObjective
     from edgeloop.view.portal.server import Address
-    from edgeloop.view.style import ChartAxes, Theme
     from edgeloop.workspace import Workspace
 
 GOAL = click.Choice(["min", "max"])
@@ -297,9 +297,9 @@ def _shown(found: Pareto, row: object) -> dict[str, Value]:
 
 def _print(found: Pareto) -> None:
     from edgeloop.models.columns import interval_heading, latency_interval
+    from edgeloop.view.charts import ASCII, UNICODE, plot
+    from edgeloop.view.drawing import chart_axes
     from edgeloop.view.measures import LATENCY
-    from edgeloop.view.style import chart_axes
-    from edgeloop.view.terminal import ASCII, UNICODE, plot
 
     if not found.rows:
         headings = [item.measure.heading for item in found.objectives]

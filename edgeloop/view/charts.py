@@ -6,11 +6,20 @@ here, these accept an empty table and then say what is missing.
 
 from __future__ import annotations
 
+import base64
+import csv
+import io
+import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
 
+from edgeloop.errors import BlobMissing
 from edgeloop.models.columns import (
+    AGREEMENT_COLUMNS,
     SCORE_COLUMNS,
     interval_heading,
     is_estimate,
@@ -18,29 +27,21 @@ from edgeloop.models.columns import (
     score_meaning,
     shared_metric,
 )
-from edgeloop.view.front import Pareto, pareto_of
-from edgeloop.view.measures import (
-    ESTIMATE,
-    LATENCY,
-    MEASURED,
-    ColumnObjective,
-    Row,
-    kind_of,
-    measure_of,
-    number,
-    objective,
-    sigma_ms,
-)
-from edgeloop.view.style import (
+from edgeloop.models.files import ModelFile
+from edgeloop.view.drawing import (
     BLUE,
     DISC,
+    EARLY_TO_LATE,
+    GREEN,
     GREY,
     HEIGHT,
     NAME_SIZE,
+    OKABE_ITO,
     PLACES,
     RING,
     VERMILLION,
     WIDTH,
+    AxisRange,
     ChartAxes,
     altair,
     axis,
@@ -48,6 +49,7 @@ from edgeloop.view.style import (
     chart_axes,
     count_of,
     data,
+    drawable,
     empty_chart,
     lines_high,
     numbers,
@@ -58,9 +60,27 @@ from edgeloop.view.style import (
     sized,
     span_of,
 )
+from edgeloop.view.front import Pareto, pareto_of
+from edgeloop.view.measures import (
+    ESTIMATE,
+    LATENCY,
+    MEASURED,
+    MEASURES,
+    ColumnObjective,
+    Measure,
+    Row,
+    kind_of,
+    measure_of,
+    number,
+    objective,
+    sigma_ms,
+)
+from edgeloop.workspace import Workspace
 
 if TYPE_CHECKING:
-    from edgeloop.view.style import Chart
+    from edgeloop.search.config import Objective
+    from edgeloop.search.results import SeenCandidate, SeenFront, SeenSearch
+    from edgeloop.view.drawing import Chart
 
 
 def pareto_chart(
@@ -544,3 +564,792 @@ def _rank_correlation(one: Sequence[float], two: Sequence[float]) -> float:
     if any(np.ptp(rank) == 0 for rank in ranks):
         return math.nan
     return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+
+
+# One model: what its files add to its row, and charts of its layers, classes and PR curves.
+
+
+LARGEST_BYTES = 1_000_000
+LARGEST_IMAGE_BYTES = 200_000
+STAGES = ("f1_10k", "f1_1k", "f1_onnx", "f1_1k_f")  # the first one that exists is shown
+_PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Empty if a model has no such file, or one too large to be shown. There is an image of the PR
+    curves only if their points are missing, as for models that were tested by old versions."""
+
+    layers: Layers | None = None
+    stage: str = ""
+    scores: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    pr_image: bytes = b""
+    curves: Mapping[str, Curve] = field(default_factory=dict)
+
+
+def evidence_of(workspace: Workspace, model: str) -> Evidence:
+    """Reads the latest `perf_results`, and results and PR curves of the best test."""
+    files = {file.name: file for file in workspace.catalog.files(model)}
+    runs = sorted((name for name in files if _run(name) >= 0), key=_run)
+    stage = next((s for s in STAGES if f"test_results_{s}.csv" in files), "")
+    perf = _text(workspace, files.get(runs[-1])) if runs else ""
+    curves = read_curves(_text(workspace, files.get(f"pr_curve_{stage}.csv")))
+    png = None if curves else files.get(f"pr_curve_{stage}.png")
+    image = read_file(workspace, png, LARGEST_IMAGE_BYTES)
+    return Evidence(
+        read_layers(perf) if perf else None,
+        stage,
+        read_scores(_text(workspace, files.get(f"test_results_{stage}.csv"))),
+        image if image.startswith(_PNG) else b"",
+        curves,
+    )
+
+
+def evidence_charts(found: Evidence) -> list[tuple[str, Callable[[], Chart]]]:
+    """The charts that a model has data for, each with its title and a function that draws it."""
+    charts: list[tuple[str, Callable[[], Chart]]] = []
+    layers, stage = found.layers, found.stage
+    if layers and layers.times_us:
+        charts.append(("Layer times", lambda: layers_chart(layers)))
+    if class_metrics(found.scores):
+        charts.append(("Classes", lambda: classes_chart(found.scores, f"Classes, {stage}")))
+    if found.curves:
+        title = f"Precision and recall, {stage}"
+        average = found.scores.get("AP") or found.scores.get("AP50")
+        charts.append((title, lambda: pr_chart(found.curves, title, average)))
+    return charts
+
+
+def png_address(content: bytes) -> str:
+    """A PNG as a data: address; empty without one."""
+    return f"data:image/png;base64,{base64.b64encode(content).decode()}" if content else ""
+
+
+def _run(name: str) -> int:
+    found = re.fullmatch(r"perf_results_?(\d*)\.csv", name)
+    return int(found[1] or 0) if found else -1
+
+
+def _text(workspace: Workspace, file: ModelFile | None) -> str:
+    return read_file(workspace, file, LARGEST_BYTES).decode(errors="replace")
+
+
+def read_file(workspace: Workspace, file: ModelFile | None, most: int) -> bytes:
+    """Empty if it is too large, or was deleted since it was listed."""
+    if file is None or file.size > most:
+        return b""
+    try:
+        return workspace.store.blobs.read(file.key)
+    except BlobMissing:
+        return b""
+
+
+MOST_LAYERS = 25
+METRICS = ("f1", "iou", "AP")  # the order in which they are shown, before all others
+MOST_METRICS = 3
+_DASHES = ([1, 0], [6, 3], [2, 3])
+Curve = tuple[Sequence[float], Sequence[float]]  # recall, precision
+
+
+@dataclass(frozen=True)
+class Layers:
+    """The content of a `perf_results_*.csv`: layer times in µs, and the conditions."""
+
+    times_us: tuple[tuple[str, str, float], ...]  # name, operator, µs
+    kind: str
+    conditions: Mapping[str, str]
+
+
+def read_layers(text: str) -> Layers:
+    """A file of another tool, with other columns, has no layers for us."""
+    rows = _table(text)
+    layers = [row for row in rows if row.get("what") == "layer"]
+    timed = [(row.get("name") or "", row.get("operator") or "", row) for row in layers]
+    return Layers(
+        tuple(
+            (name, operator, number(row.get("time_us")))
+            for name, operator, row in timed
+            if not math.isnan(number(row.get("time_us")))
+        ),
+        ESTIMATE if any(row.get("kind") == ESTIMATE for row in rows) else MEASURED,
+        {
+            row.get("name") or "": row.get("time_us") or ""
+            for row in rows
+            if row.get("what") == "condition"
+        },
+    )
+
+
+def _table(text: str) -> list[dict[str, str]]:
+    """A damaged file is empty: it must not hide everything else about its model."""
+    try:
+        return list(csv.DictReader(io.StringIO(text, newline=None)))
+    except csv.Error:
+        return []
+
+
+def read_scores(text: str) -> dict[str, dict[str, float]]:
+    """A `test_results_*.csv`: metric → class → value."""
+    rows = _table(text)
+    return {
+        str(row.get("metric")): {
+            name: number(value) for name, value in row.items() if name and name != "metric"
+        }
+        for row in rows
+        if row.get("metric")
+    }
+
+
+def interval_of(scores: Mapping[str, Mapping[str, float]]) -> tuple[float, float] | None:
+    """The 95 % interval of F1, or of another task's headline, if the test recorded one."""
+    metric = next((name.removesuffix("_low") for name in scores if name.endswith("_low")), "f1")
+    bounds = (f"{metric}_low", f"{metric}_high")
+    low, high = (scores.get(name, {}).get("overall", math.nan) for name in bounds)
+    return None if math.isnan(low + high) else (low, high)
+
+
+def class_metrics(scores: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """The metrics that have a value per class, the most important first; none for depths, nor for
+    outputs that were compared with those of the float model."""
+    if any(name in scores for name in AGREEMENT_COLUMNS):
+        return []
+    found = [
+        metric
+        for metric, values in scores.items()
+        if any(name != "overall" and not math.isnan(value) for name, value in values.items())
+    ]
+    known = [metric for metric in METRICS if metric in found]
+    return [*known, *(metric for metric in found if metric not in known)][:MOST_METRICS]
+
+
+def read_curves(text: str) -> dict[str, Curve]:
+    """A `pr_curve_*.csv`: class → recalls and precisions. Lines without both are skipped."""
+    found: dict[str, tuple[list[float], list[float]]] = {}
+    for row in _table(text):
+        recall, precision = number(row.get("recall")), number(row.get("precision"))
+        if row.get("class") and not math.isnan(recall + precision):
+            recalls, precisions = found.setdefault(str(row["class"]), ([], []))
+            recalls.append(recall)
+            precisions.append(precision)
+    return dict(found)
+
+
+def layers_chart(
+    layers: Layers | None, most: int = MOST_LAYERS, title: str = "Layer times"
+) -> Chart:
+    """The slowest layers, slowest first; estimates are hollow bars."""
+    if layers is None or not layers.times_us:
+        return empty_chart("No layer times for this model.")
+    a = altair()
+    slowest = sorted(layers.times_us, key=lambda layer: -layer[2])
+    total = sum(time for _, _, time in slowest)
+    rows = [
+        {
+            "line": f"{place:04}",
+            "layer": drawable(name) or "(no name)",
+            "operator": operator,
+            "us": time,
+        }
+        for place, (name, operator, time) in enumerate(slowest[:most])
+    ]
+    for row in rows:
+        row["about"] = f"{row['layer']} {row['operator']}: {row['us']:.4g} µs".replace("  ", " ")
+    is_hollow = layers.kind == ESTIMATE
+    bars = a.Chart(data(rows)).mark_bar(
+        fill=BLUE, fillOpacity=0.12 if is_hollow else 1, stroke=BLUE, strokeWidth=1.5
+    )
+    names = {str(row["line"]): row["layer"] for row in rows}
+    chart = bars.encode(
+        x=a.X("us:Q", title=f"time, {layers.kind} (µs)"),
+        # Two layers may have the same name, so the axis is the number of a line.
+        y=a.Y(
+            "line:N",
+            title=None,
+            axis=a.Axis(labelExpr=f"({json.dumps(names)})[datum.value]", grid=False),
+        ),
+        tooltip=["layer:N", "operator:N", a.Tooltip("us:Q", format=".4g")],
+        description="about:N",
+    )
+    how = "hollow: estimated" if is_hollow else "measured"
+    of = f"the slowest {len(rows)} of " if len(rows) < len(slowest) else ""
+    subtitle = f"{of}{count_of(len(slowest), 'layer')} ({total:,.4g} µs together); {how}"
+    return sized(chart, title, subtitle, height=lines_high(len(rows)))
+
+
+def classes_chart(scores: Mapping[str, Mapping[str, float]], title: str = "Classes") -> Chart:
+    """F1, IoU and average precision per class (or what another task has), the weakest on top."""
+    metrics = class_metrics(scores)
+    rows = [
+        {"class": name, "metric": metric, "value": value, "about": f"{name}: {metric} {value:.4f}"}
+        for metric in metrics
+        for name, value in scores.get(metric, {}).items()
+        if name != "overall" and not math.isnan(value)
+    ]
+    if not rows:
+        return empty_chart("No scores per class for this model.")
+    a = altair()
+    leading = scores[metrics[0]]
+    order = sorted({str(row["class"]) for row in rows}, key=lambda name: leading.get(name, 0.0))
+    overall = {metric: scores.get(metric, {}).get("overall", math.nan) for metric in metrics}
+    said = ", ".join(f"{m} {value:.4f}" for m, value in overall.items() if not math.isnan(value))
+    colours, forms = [BLUE, VERMILLION, GREEN], ["circle", "diamond", "triangle-up"]
+    scale = a.Scale(domain=metrics, range=colours[: len(metrics)])
+    shapes = a.Scale(domain=metrics, range=forms[: len(metrics)])
+    legend = a.Legend(title=None, orient="top")
+    marks = a.Chart(data(rows)).mark_point(filled=True, size=80, opacity=0.9)
+    chart = marks.encode(
+        x=a.X("value:Q", title="score", scale=a.Scale(domain=[0, 1])),
+        y=a.Y("class:N", sort=order, title=None, axis=a.Axis(grid=True)),
+        color=a.Color("metric:N", scale=scale, legend=legend),
+        shape=a.Shape("metric:N", scale=shapes, legend=legend),
+        tooltip=["class:N", "metric:N", a.Tooltip("value:Q", format=".4f")],
+        description="about:N",
+    )
+    subtitle = f"overall: {said}" if said else ""
+    return sized(chart, title, subtitle, height=lines_high(len(order)))
+
+
+def pr_chart(
+    curves: Mapping[str, Curve],
+    title: str = "Precision and recall",
+    average: Mapping[str, float] | None = None,
+) -> Chart:
+    """One line per class. `average` is the average precision per class for the legend, for example
+    `read_scores(text)["AP"]`."""
+    average = average or {}
+    labels = {
+        name: name if math.isnan(average.get(name, math.nan)) else f"{name}  {average[name]:.3f}"
+        for name in curves
+    }
+    rows = [
+        {"class": labels[name], "recall": float(r), "precision": float(p), "at": place}
+        for name, (recall, precision) in curves.items()
+        for place, (r, p) in enumerate(zip(recall, precision, strict=True))
+        if math.isfinite(r) and math.isfinite(p)
+    ]
+    if not rows:
+        return empty_chart("No PR curve: the model outputs classes, not probabilities.")
+    a = altair()
+    names = list(dict.fromkeys(str(row["class"]) for row in rows))
+    colours = [OKABE_ITO[place % len(OKABE_ITO)] for place in range(len(names))]
+    dashes = [_DASHES[place // len(OKABE_ITO) % len(_DASHES)] for place in range(len(names))]
+    legend = a.Legend(title=None, columns=1 + len(names) // 20, symbolType="stroke", symbolSize=400)
+    unit = a.Scale(domain=[0, 1])
+    chart = a.Chart(data(rows)).mark_line(strokeWidth=2, clip=True)
+    chart = chart.encode(
+        x=a.X("recall:Q", title="recall", scale=unit),
+        y=a.Y("precision:Q", title="precision", scale=unit),
+        color=a.Color("class:N", scale=a.Scale(domain=names, range=colours), legend=legend),
+        strokeDash=a.StrokeDash(
+            "class:N", scale=a.Scale(domain=names, range=dashes), legend=legend
+        ),
+        order="at:Q",
+        tooltip=[
+            "class:N",
+            a.Tooltip("recall:Q", format=".3f"),
+            a.Tooltip("precision:Q", format=".3f"),
+        ],
+        description="class:N",
+    )
+    overall = average.get("overall", math.nan)
+    said = "" if math.isnan(overall) else f"; overall AP {overall:.3f}"
+    subtitle = count_of(len(names), "class", "classes") + said
+    return sized(chart, title, subtitle, width=HEIGHT)
+
+
+# Charts of a search: its candidates and fronts, the hypervolume, what its parameters did, and the
+# learning curves. Without results, each of them says what is missing.
+
+
+SearchColour = Literal["iteration", "rung"]
+MOST_PARAMETERS = 12
+_MOST_AXES = 6
+_MOST_TICKS = 8
+_MOST_DOTS = 60
+_LINE = 96  # characters of a subtitle
+_LABELS = (
+    Measure("chip_latency_ms", "estimated latency", unit="ms"),
+    Measure("host_latency_ms", "latency on the host's CPU", unit="ms"),
+    Measure("farm_latency_ms", "measured latency", unit="ms"),
+    Measure("memory_bytes", "memory", unit="MB", factor=1e-6),
+    Measure("ddr_bytes", "DDR traffic", unit="MB", factor=1e-6),
+    Measure("val_f1", "F1 after partial training"),
+    Measure("farm_f1", "F1 on the device"),
+)
+_MEASURES = {**MEASURES, **{measure.column: measure for measure in _LABELS}}
+_DRAWN = ("complete", "stopped")
+_ON_FRONT, _OTHER, _STOPPED = "on the front", "complete", "stopped early"
+
+
+def search_measure(name: str) -> Measure:
+    """The value of a search as people read it: `chip_latency_ms@htp:qcs8550` is the estimated
+    latency on qcs8550."""
+    value, _, device = name.partition("@")
+    known = replace(_MEASURES.get(value, Measure(value, value)), column=name, shown=name)
+    chip = device.rpartition(":")[2]
+    return replace(known, label=f"{known.label} on {chip}") if chip else known
+
+
+def candidates_chart(
+    seen: SeenSearch,
+    front: SeenFront,
+    colour: SearchColour = "iteration",
+    links: Mapping[int, str] | None = None,
+) -> Chart:
+    """All candidates by the first two objectives of a front, which is highlighted; by their order
+    if there is one objective only. `links` are addresses by the number of the candidate."""
+    a = altair()
+    points = _candidate_points(seen, front, links or {}) if front.objectives else []
+    if not points:
+        return empty_chart("No candidate has a result yet.")
+    x, y = _axes(front)
+    base = a.Chart().encode(x=axis(a.X, "x", x, None), y=axis(a.Y, "y", y, None))
+    line = []
+    if len(front.objectives) == 2:
+        steps = "step-after" if front.objectives[0].goal == "min" else "step-before"
+        drawn = base.transform_filter("datum.front").mark_line(
+            interpolate=steps, strokeWidth=1.8, opacity=0.9, color=VERMILLION
+        )
+        line = [drawn.encode(order="x:Q")]
+    field, title = ("trained", "trained for") if colour == "rung" else ("iteration", "iteration")
+    encoded = base.encode(
+        color=by_iteration(points, field=field, title=title),
+        description="about:N",
+        **({"href": "link:N"} if links else {}),
+    )
+    kinds = [
+        ("!datum.front && datum.state != 'stopped'", {"shape": DISC, "size": 55, "opacity": 0.5}),
+        ("datum.state == 'stopped'", {"shape": RING, "size": 55, "opacity": 0.8}),
+        ("datum.front", {"shape": DISC, "size": 150, "opacity": 1}),
+    ]
+    marks = [
+        encoded.transform_filter(test).mark_point(filled=True, invalid=None, **look)
+        for test, look in kinds
+    ]
+    chart = a.layer(*line, *marks, data=data(points))
+    chip = front.name.rpartition(":")[2]
+    heading = f"Candidates and the front of {chip}" if chip else "Candidates and their front"
+    return sized(chart, heading, _as_lines(_subtitle(front, points)))
+
+
+def volume_chart(seen: SeenSearch) -> Chart:
+    """The hypervolume after each candidate; with several chips, also that of each."""
+    if not seen.curve:
+        return empty_chart("The hypervolume is known when there are ten results.")
+    a = altair()
+    several = len(seen.fronts) > 1
+    lines = [("mean of the chips" if several else "", [volume for _, volume, _ in seen.curve])]
+    for place, front in enumerate(seen.fronts if several else ()):
+        lines.append((_chip(front.name), [each[place] for _, _, each in seen.curve]))
+    points = [
+        {
+            "line": name,
+            "candidates": count,
+            "hypervolume": volume,
+            "about": f"{name} {volume:.3f} after {count_of(count, 'candidate')}".strip(),
+        }
+        for name, volumes in lines
+        for (count, _, _), volume in zip(seen.curve, volumes, strict=True)
+    ]
+    names = [name for name, _ in lines]
+    colours = [BLUE if several else VERMILLION, *(c for c in _cycle(len(names)) if c != BLUE)]
+    scale = a.Scale(domain=names, range=colours[: len(names)])
+    counted = a.Axis(tickMinStep=1, format="d", tickCount=min(len(seen.curve) - 1, 10))
+    base = a.Chart().encode(
+        x=a.X("candidates:Q", title="candidates", axis=counted),
+        y=a.Y("hypervolume:Q", title="hypervolume", scale=a.Scale(zero=False, padding=10)),
+        color=a.Color("line:N", scale=scale, legend=a.Legend(title=None) if several else None),
+    )
+    drawn = base.mark_line(interpolate="step-after", strokeWidth=2)
+    dots = base.mark_point(filled=True, size=28, opacity=0.9).encode(description="about:N")
+    parts = [drawn, dots] if len(points) <= _MOST_DOTS else [drawn]
+    chart = a.layer(*parts, data=data(points))
+    return sized(chart, "Hypervolume", _as_lines(reference_text(seen)), height=240)
+
+
+def reference_text(seen: SeenSearch) -> str:
+    """Where the hypervolume is measured from, in words; empty while that is not known."""
+    if seen.reference is None:
+        return ""
+    ends = []
+    for name, scale in seen.reference.scales.items():
+        measure = search_measure(name)
+        unit = f" {measure.unit}" if measure.unit else ""
+        label = measure.label.removeprefix("estimated ")
+        ends.append(f"{label} {measure.factor * scale.worst:.4g}{unit}")
+    return f"share of the box from the reference point ({', '.join(ends)}) to the ideal point"
+
+
+def importance_chart(seen: SeenSearch) -> Chart:
+    """How much of the differences between candidates each parameter explains."""
+    shown = seen.importances[:MOST_PARAMETERS]
+    if not shown:
+        return empty_chart("What a parameter does shows when eight candidates have a result.")
+    a = altair()
+    points = [
+        {
+            "parameter": item.parameter,
+            "objective": search_measure(name).label,
+            "share": share,
+            "about": f"{item.parameter} explains {share:.0%} of {search_measure(name).label}",
+        }
+        for item in shown
+        for name, share in item.shares.items()
+    ]
+    objectives = [search_measure(objective.name).label for objective in seen.objectives]
+    order = [item.parameter for item in shown]
+    colour = a.Color(
+        "objective:N",
+        scale=a.Scale(domain=objectives, range=list(_cycle(len(objectives)))),
+        legend=a.Legend(title=None, orient="bottom", columns=2, labelLimit=300),
+    )
+    chart = (
+        a.Chart(data(points))
+        .mark_bar()
+        .encode(
+            y=a.Y("parameter:N", sort=order, title=None),
+            yOffset=a.YOffset("objective:N", sort=objectives),
+            x=a.X("share:Q", title="share of the variation explained", axis=a.Axis(format=".0%")),
+            color=colour,
+            description="about:N",
+        )
+    )
+    height = max(60, len(shown) * (8 + 7 * len(objectives)))
+    note = "among the candidates of this search, each parameter by itself"
+    return sized(chart, "Importance of the parameters", note, height=height)
+
+
+def parallel_chart(seen: SeenSearch, is_narrow: bool = False) -> Chart:
+    """A line per candidate, through its most important parameters and its objectives; of several
+    chips, the first. On a phone there is room for fewer parameters."""
+    front = seen.fronts[0]
+    shown = [item for item in seen.candidates if _has_results(item, front.objectives)]
+    names = [item.parameter for item in seen.importances[: _MOST_AXES if not is_narrow else 2]]
+    if len(shown) < 2 or not names:
+        return empty_chart("Lines are drawn when eight candidates have a result.")
+    a = altair()
+    by = front.objectives[0].name
+    shown.sort(key=lambda item: item.values[by])
+    scales: list[_ParameterAxis | _ObjectiveAxis] = [_ParameterAxis(n, shown) for n in names]
+    scales += [_ObjectiveAxis(objective, shown) for objective in front.objectives]
+    points = [
+        {
+            "axis": place,
+            "at": at,
+            "number": item.number,
+            "front": front.name in item.fronts,
+            "by": item.values[by],
+            "about": about,
+        }
+        for item, about in [(item, _candidate_line(seen, item)) for item in shown]
+        for place, scale in enumerate(scales)
+        if (at := scale.position(item)) is not None
+    ]
+    ticks = [
+        {"axis": place, "at": at, "text": text}
+        for place, scale in enumerate(scales)
+        for at, text in scale.ticks
+    ]
+    titles = [{"axis": place, "at": 1.1, "text": s.title} for place, s in enumerate(scales)]
+    x = a.X("axis:Q", axis=None, scale=a.Scale(domain=[-0.3, len(scales) - 0.6], nice=False))
+    y = a.Y("at:Q", axis=None, scale=a.Scale(domain=[-0.06, 1.12], nice=False))
+    rules = a.Chart(data([{"axis": place, "at": 0, "end": 1} for place in range(len(scales))]))
+    lines = a.Chart(data(points)).encode(x=x, y=y, detail="number:N", description="about:N")
+    colour = a.Color("by:Q", scale=a.Scale(range=list(EARLY_TO_LATE)), legend=None)
+    texts = {"align": "left", "fontSize": 11}
+    chart = a.layer(
+        lines.transform_filter("!datum.front").mark_line(strokeWidth=0.8, opacity=0.3, color=GREY),
+        lines.transform_filter("datum.front")
+        .mark_line(strokeWidth=1.7, opacity=0.9)
+        .encode(color=colour),
+        rules.mark_rule(opacity=0.6).encode(x=x, y=y, y2="end:Q"),
+        a.Chart(data(ticks)).mark_text(dx=6, **texts).encode(x=x, y=y, text="text:N"),
+        a.Chart(data(titles))
+        .mark_text(dx=-8, fontWeight="bold", limit=84, **texts)
+        .encode(x=x, y=y, text="text:N"),
+    )
+    note = f"the most important parameters first; in colour the front, by {_short(by)}"
+    return sized(chart, "Parameters and objectives", note, width=max(WIDTH, 88 * len(scales)))
+
+
+def learning_chart(seen: SeenSearch) -> Chart:
+    """The score of every candidate while it was trained."""
+    scored = next((o.name for o in seen.objectives if o.name in ("val_iou", "val_f1")), "val_iou")
+    points = []
+    for item in seen.candidates:
+        kind = _ON_FRONT if item.is_front else _STOPPED if item.state == "stopped" else _OTHER
+        about = f"{item.arch_id}, {kind}"
+        for point in seen.learning.get(item.arch_id, ()):
+            at = point.step if math.isnan(point.epoch) else point.epoch
+            score = getattr(point, scored)
+            if math.isfinite(at) and math.isfinite(score):
+                points.append(
+                    {"at": at, "score": score, "id": item.arch_id, "kind": kind, "about": about}
+                )
+    if not points:
+        return empty_chart("There are learning curves when candidates have been trained.")
+    a = altair()
+    kinds = [
+        kind for kind in (_ON_FRONT, _OTHER, _STOPPED) if any(p["kind"] == kind for p in points)
+    ]
+    looks = {_ON_FRONT: VERMILLION, _OTHER: BLUE, _STOPPED: GREY}
+    is_epoch = not all(
+        math.isnan(point.epoch) for curve in seen.learning.values() for point in curve
+    )
+    base = a.Chart(data(points)).encode(
+        x=a.X("at:Q", title="epochs" if is_epoch else "steps", axis=a.Axis(tickMinStep=1)),
+        y=a.Y("score:Q", title=search_measure(scored).label, scale=a.Scale(zero=False, padding=10)),
+        detail="id:N",
+        color=a.Color(
+            "kind:N",
+            scale=a.Scale(domain=kinds, range=[looks[kind] for kind in kinds]),
+            legend=a.Legend(title=None, symbolOpacity=1),
+        ),
+        description="about:N",
+    )
+    front = f"datum.kind == '{_ON_FRONT}'"
+    chart = a.layer(
+        base.transform_filter(f"!({front})").mark_line(
+            strokeWidth=1.2, opacity=0.4, point={"size": 12}
+        ),
+        base.transform_filter(front).mark_line(strokeWidth=2, opacity=0.95, point={"size": 24}),
+    )
+    trained = len({point["id"] for point in points})
+    stopped = len({p["id"] for p in points if p["kind"] == _STOPPED})
+    note = count_of(trained, "training") + (f", {stopped} of them stopped early" if stopped else "")
+    return sized(chart, "Learning curves", note, height=300)
+
+
+def search_charts(seen: SeenSearch, colour: SearchColour = "iteration") -> list[Chart]:
+    """All of them, a scatter per front first."""
+    charts = [candidates_chart(seen, front, colour) for front in seen.fronts]
+    charts.append(volume_chart(seen))
+    if any(item.parameters for item in seen.candidates):
+        charts += [importance_chart(seen), parallel_chart(seen)]
+    if seen.learning:
+        charts.append(learning_chart(seen))
+    return charts
+
+
+def about_candidate(seen: SeenSearch, item: SeenCandidate) -> list[str]:
+    """A candidate in a few lines: its name, objectives, state, and most important parameters."""
+    lines = [item.arch_id]
+    for goal in seen.objectives:
+        if goal.name in item.values:
+            measure = search_measure(goal.name)
+            value = measure.text(measure.factor * item.values[goal.name])
+            lines.append(f"{measure.label}: {value}{f' {measure.unit}' if measure.unit else ''}")
+    trained = f", trained for {item.trained:g}" if item.trained is not None else ""
+    lines.append(f"number {item.number}, iteration {item.iteration}, {item.state}{trained}")
+    first = [one.parameter for one in seen.importances if one.parameter in item.parameters]
+    names = list(dict.fromkeys([*first, *item.parameters]))[:MOST_PARAMETERS]
+    if names:
+        lines.append(", ".join(f"{name} {item.parameters[name]}" for name in names))
+    return lines
+
+
+def _candidate_line(seen: SeenSearch, item: SeenCandidate) -> str:
+    return "; ".join(about_candidate(seen, item))
+
+
+def _axes(front: SeenFront) -> tuple[Measure, Measure]:
+    measures = [search_measure(objective.name) for objective in front.objectives]
+    if len(measures) == 1:
+        return Measure("number", "candidate"), measures[0]
+    return measures[0], measures[1]
+
+
+def _candidate_points(
+    seen: SeenSearch, front: SeenFront, links: Mapping[int, str]
+) -> list[dict[str, Any]]:
+    x, y = _axes(front)
+    points = []
+    for item in seen.candidates:
+        if not _has_results(item, front.objectives[:2]) or item.state not in (
+            "complete",
+            "stopped",
+        ):
+            continue
+        numbers = {"number": float(item.number), **item.values}
+        point: dict[str, Any] = {
+            "x": x.factor * numbers[x.column],
+            "y": y.factor * numbers[y.column],
+            "iteration": item.iteration,
+            "trained": item.trained,
+            "state": item.state,
+            "front": front.name in item.fronts,
+            "about": _candidate_line(seen, item),
+        }
+        if item.number in links:
+            point["link"] = links[item.number]
+        points.append(point)
+    return points
+
+
+def _has_results(item: SeenCandidate, objectives: Sequence[Objective]) -> bool:
+    return all(math.isfinite(item.values.get(one.name, math.nan)) for one in objectives)
+
+
+def _subtitle(front: SeenFront, points: Sequence[Mapping[str, Any]]) -> str:
+    complete = sum(point["state"] == "complete" for point in points)
+    stopped = len(points) - complete
+    on = sum(point["front"] for point in points)
+    text = f"large: the front, {on} of {count_of(complete, 'candidate')} with a result"
+    goals = "; ".join(
+        f"{search_measure(o.name).label}: {'less' if o.goal == 'min' else 'more'} is better"
+        for o in front.objectives
+    )
+    return f"{text}{f'; hollow: {stopped} stopped early' if stopped else ''}; {goals}"
+
+
+def _as_lines(text: str) -> list[str]:
+    return textwrap.wrap(text, _LINE)
+
+
+def _chip(name: str) -> str:
+    return name.rpartition(":")[2]
+
+
+def _cycle(count: int) -> list[str]:
+    return [OKABE_ITO[place % len(OKABE_ITO)] for place in range(count)]
+
+
+class _ParameterAxis:
+    """Values of a parameter between 0 and 1: numbers in order, texts by name. Candidates with the
+    same value lie side by side, in the order in which they are given, so that lines stay apart. One
+    that does not have the parameter crosses no point of the axis."""
+
+    def __init__(self, name: str, items: Sequence[SeenCandidate]) -> None:
+        self.title = name
+        having = [item for item in items if name in item.parameters]
+        found = {item.parameters[name] for item in having}
+        is_numeric = all(isinstance(v, int | float) and not isinstance(v, bool) for v in found)
+        ordered = sorted(found, key=(lambda v: v) if is_numeric else str)
+        room = 1 / max(len(ordered), 1)
+        middle = {value: (place + 0.5) * room for place, value in enumerate(ordered)}
+        shown = ordered if len(ordered) <= _MOST_TICKS else [ordered[0], ordered[-1]]
+        self.ticks = [(middle[value], f"{value}") for value in shown]
+        self._at = {}
+        for value in ordered:
+            same = [item.number for item in having if item.parameters[name] == value]
+            for place, candidate in enumerate(same):
+                aside = (place + 0.5) / len(same) - 0.5
+                self._at[candidate] = middle[value] + 0.7 * room * aside
+
+    def position(self, item: SeenCandidate) -> float | None:
+        return self._at.get(item.number)
+
+
+class _ObjectiveAxis:
+    """Values of an objective between 0 and 1, the best at the top."""
+
+    def __init__(self, objective: Objective, items: Sequence[SeenCandidate]) -> None:
+        measure = search_measure(objective.name)
+        self.title, self._name = _short(objective.name), objective.name
+        values = [item.values[objective.name] for item in items]
+        ends = (max(values), min(values)) if objective.goal == "min" else (min(values), max(values))
+        self._from, self._to = ends
+        texts = [measure.text(measure.factor * end) for end in ends]
+        self.ticks = [(0.0, texts[0]), (1.0, texts[1])] if ends[0] != ends[1] else [(1.0, texts[0])]
+
+    def position(self, item: SeenCandidate) -> float | None:
+        span = self._to - self._from
+        return (item.values[self._name] - self._from) / span if span else 1.0
+
+
+def _short(name: str) -> str:
+    """For an axis: without what the page says anyway."""
+    measure = search_measure(name)
+    label = measure.label.partition(" on ")[0].partition(" after ")[0].removeprefix("estimated ")
+    return f"{label} ({measure.unit})" if measure.unit else label
+
+
+# A scatter plot in plain characters, as wide as the terminal.
+
+
+PLOT_LINES = 16
+_LEAST_WIDTH, _MOST_WIDTH = 30, 160
+
+
+@dataclass(frozen=True)
+class Marks:
+    front: str
+    front_estimate: str
+    other: str
+    across: str
+    up: str
+    corner: str
+
+
+UNICODE = Marks("●", "○", "·", "─", "│", "└")
+ASCII = Marks("*", "o", ".", "-", "|", "+")
+
+
+def plot(found: Pareto, width: int, height: int = PLOT_LINES, marks: Marks = UNICODE) -> str:
+    """The first two objectives; empty if there is nothing to show. Where several rows share a
+    character, the front wins."""
+    if not found.rows:
+        return ""
+    axes = chart_axes(found)
+    x, y = axes.measures[:2]
+    across, up = axes.ranges
+    xs, ys = ((factor * found.values[:, n]).tolist() for n, factor in enumerate(axes.factors[:2]))
+    left, right = _ends(xs, across)
+    low, high = _ends(ys, up)
+    edge = max(len(y.text(value)) for value in (low, high))
+    columns = min(max(width, _LEAST_WIDTH), _MOST_WIDTH) - edge - 2
+    grid = [[" "] * columns for _ in range(height)]
+    for index in sorted(range(len(xs)), key=lambda index: found.is_front[index]):
+        if not (across.shows(xs[index]) and up.shows(ys[index])):
+            continue
+        column = _cell(xs[index], left, right, columns, across.is_log)
+        line = height - 1 - _cell(ys[index], low, high, height, up.is_log)
+        grid[line][column] = marks.other
+        if found.is_front[index]:
+            is_estimated = _estimated(found, index)
+            grid[line][column] = marks.front_estimate if is_estimated else marks.front
+    lines = [f"{y.text(high):>{edge}} {marks.up}{''.join(grid[0])}"]
+    lines += [f"{'':>{edge}} {marks.up}{''.join(line)}" for line in grid[1:-1]]
+    lines += [f"{y.text(low):>{edge}} {marks.up}{''.join(grid[-1])}"]
+    lines += [f"{'':>{edge}} {marks.corner}{marks.across * columns}"]
+    name = f"{x.heading}, logarithmic" if across.is_log else x.heading
+    lines += [" " * (edge + 2) + _between(x.text(left), name, x.text(right), columns)]
+    title = f"{y.heading}, logarithmic" if up.is_log else y.heading
+    return "\n".join([title, *(line.rstrip() for line in lines), _legend(found, axes, marks)])
+
+
+def _estimated(found: Pareto, index: int) -> bool:
+    has_latency = any(item.column == LATENCY for item in found.objectives)
+    return has_latency and is_estimate(found.rows[index])
+
+
+def _legend(found: Pareto, axes: ChartAxes, marks: Marks) -> str:
+    kinds = {_estimated(found, i) for i, kept in enumerate(found.is_front) if kept}
+    parts = [f"{marks.front} front"] if False in kinds else []
+    parts += [f"{marks.front_estimate} front, latency estimated"] if True in kinds else []
+    parts += [f"{marks.other} others"] if len(found.front) < len(found.rows) else []
+    parts += [f"{axes.outside} outside the axes"] if axes.outside else []
+    return "   ".join(parts)
+
+
+def _ends(values: Sequence[float], shown: AxisRange) -> tuple[float, float]:
+    """Of the values that are shown: a character needs no room beyond them."""
+    inside = [value for value in values if shown.shows(value)]
+    return min(inside), max(inside)
+
+
+def _cell(value: float, low: float, high: float, count: int, is_log: bool = False) -> int:
+    if high <= low:
+        return count // 2
+    if is_log:
+        value, low, high = math.log(value), math.log(low), math.log(high)
+    share = (value / 2 - low / 2) / (high / 2 - low / 2)  # so that the span is finite
+    return min(int(share * count), count - 1)
+
+
+def _between(left: str, middle: str, right: str, width: int) -> str:
+    """Three texts under an axis; the title is left out if they do not fit."""
+    room = width - len(left) - len(right)
+    if left == right:
+        return f"{left} {middle}".center(width).rstrip()
+    return left + (middle.center(room) if len(middle) + 2 <= room else " " * max(room, 1)) + right

@@ -21,8 +21,8 @@ from edgeloop.graph.outline import (
     OutlineLayer,
     parse_outline,
 )
+from edgeloop.view.charts import read_file
 from edgeloop.view.drawing import drawable
-from edgeloop.view.model_charts import read_file
 from edgeloop.workspace import Workspace
 
 # Where the boxes of a network stand: in rows from top to bottom, each below all that it reads.

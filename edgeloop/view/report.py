@@ -35,18 +35,21 @@ from edgeloop.models.columns import (
 )
 from edgeloop.models.plan import records_of
 from edgeloop.view.charts import (
+    Evidence,
     agreement_chart,
+    evidence_charts,
+    evidence_of,
     pareto_chart,
+    png_address,
     quantization_chart,
+    reference_text,
+    search_charts,
     training_chart,
     utilisation_chart,
 )
-from edgeloop.view.drawing import font_faces, to_page_parts
+from edgeloop.view.drawing import HEIGHT, NARROW, WIDTH, font_faces, to_page_parts
 from edgeloop.view.front import ALL_DEVICES, Pareto, device_note, one_device, pareto_of
 from edgeloop.view.measures import LATENCY, ColumnObjective, Row, latency_cell, measure_of, number
-from edgeloop.view.model_charts import Evidence, evidence_charts, evidence_of, png_address
-from edgeloop.view.search_charts import reference_text, search_charts
-from edgeloop.view.style import HEIGHT, NARROW, WIDTH
 from edgeloop.workspace import Workspace
 
 if TYPE_CHECKING:

@@ -7,14 +7,14 @@ import time
 import pytest
 
 from edgeloop._util.values import size_text
-from edgeloop.view.portal.pages import table_query
-from edgeloop.view.portal.rendering import (
+from edgeloop.view.portal.pages import (
     ago,
     bars,
     environment,
     in_seconds,
     linked,
     page_numbers,
+    table_query,
     tidy,
 )
 from edgeloop.view.portal.shapes import TableQuery, UsePeriod

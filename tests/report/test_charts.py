@@ -14,15 +14,26 @@ from PIL import Image
 
 from edgeloop.errors import BadInput, LocalFileError
 from edgeloop.view.charts import (
+    Evidence,
+    Layers,
+    classes_chart,
+    evidence_charts,
     f1_chart,
     front_frames,
+    interval_of,
+    layers_chart,
     pareto_chart,
+    pr_chart,
     quantization_chart,
+    read_curves,
+    read_layers,
+    read_scores,
     training_chart,
     utilisation_chart,
 )
 from edgeloop.view.drawing import (
     FONTS,
+    NARROW,
     show,
     spec_of,
     to_gif,
@@ -34,19 +45,6 @@ from edgeloop.view.drawing import (
     write_chart,
 )
 from edgeloop.view.measures import objective
-from edgeloop.view.model_charts import (
-    Evidence,
-    Layers,
-    classes_chart,
-    evidence_charts,
-    interval_of,
-    layers_chart,
-    pr_chart,
-    read_curves,
-    read_layers,
-    read_scores,
-)
-from edgeloop.view.style import NARROW
 from tests.report.pages import references
 from tests.report.tables import table
 

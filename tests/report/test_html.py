@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 import pytest
 from PIL import Image
 
+from edgeloop.view.charts import Evidence, read_curves, read_layers, read_scores
 from edgeloop.view.measures import objective
-from edgeloop.view.model_charts import Evidence, read_curves, read_layers, read_scores
 from edgeloop.view.report import ReportData, Source, render
 from tests.report.pages import read, references
 from tests.report.tables import Row, table

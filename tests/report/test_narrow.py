@@ -7,10 +7,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from edgeloop.search.results import read_search
-from edgeloop.view.charts import utilisation_chart
-from edgeloop.view.drawing import to_page_part, to_page_parts
-from edgeloop.view.search_charts import parallel_chart
-from edgeloop.view.style import empty_chart
+from edgeloop.view.charts import parallel_chart, utilisation_chart
+from edgeloop.view.drawing import empty_chart, to_page_part, to_page_parts
 from tests.search.seen import write_seen
 
 PHONE = 358  # pixels that a phone of 390 leaves

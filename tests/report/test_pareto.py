@@ -8,10 +8,10 @@ import pytest
 
 from edgeloop.errors import BadInput
 from edgeloop.models.columns import SHOWN_AS
+from edgeloop.view.charts import ASCII, plot
+from edgeloop.view.drawing import chart_axes, placed_names, short_name
 from edgeloop.view.front import device_note, one_device, pareto_of
 from edgeloop.view.measures import check_columns, measure_of, objective
-from edgeloop.view.style import chart_axes, placed_names, short_name
-from edgeloop.view.terminal import ASCII, plot
 
 TWO = (objective("mean"), objective("f1_1k"))
 

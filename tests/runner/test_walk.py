@@ -21,7 +21,7 @@ from edgeloop.graph.outline import parse_outline
 from edgeloop.models.plan import records_of
 from edgeloop.store import Values
 from edgeloop.tasks import read_example_images, read_examples
-from edgeloop.view.model_charts import read_curves
+from edgeloop.view.charts import read_curves
 from tests.runner.conftest import NETS, Farm
 
 pytestmark = pytest.mark.slow

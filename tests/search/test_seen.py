@@ -15,8 +15,8 @@ import pytest
 
 from edgeloop.errors import BadInput
 from edgeloop.search.results import importances, read_search
+from edgeloop.view.charts import search_charts, search_measure
 from edgeloop.view.drawing import to_page_part
-from edgeloop.view.search_charts import search_charts, search_measure
 from tests.cli.conftest import Edgeloop, edgeloop, project  # noqa: F401 - fixtures
 from tests.search.seen import CHIPS, write_seen
 

@@ -6,12 +6,15 @@ a few megabytes at a time.
 
 from __future__ import annotations
 
+import asyncio
 import io
+import json
+import math
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import parse_qsl, quote
 
 from fastapi import APIRouter, Depends, Header, HTTPException, Path, Query
@@ -20,16 +23,17 @@ from fastapi.requests import Request
 from fastapi.responses import Response, StreamingResponse
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from starlette.concurrency import run_in_threadpool
 
+from edgeloop._util.redact import redact
 from edgeloop._version import __version__
-from edgeloop.errors import BadInput, NotFound
+from edgeloop.errors import BadInput, EdgeloopError, NotFound
 from edgeloop.models.catalog import write_csv
 from edgeloop.models.columns import LARGEST_PRIORITY, column_named, visible_columns
 from edgeloop.operate.fleet.demand import WaitingWork
 from edgeloop.store import Blobs, json_safe
-from edgeloop.view.portal import streams
 from edgeloop.view.portal.auth import change_token, refuse_strangers
-from edgeloop.view.portal.feed import Row
+from edgeloop.view.portal.feed import Feed, Row
 from edgeloop.view.portal.shapes import (
     PAGE_SIZES,
     DayUse,
@@ -47,13 +51,20 @@ from edgeloop.view.portal.shapes import (
     Work,
 )
 from edgeloop.view.portal.state import Portal, frame_of, row_of
-from edgeloop.view.portal.views.devices import days_of, devices_view, queue_view
+from edgeloop.view.portal.views.devices import busy_of, days_of, devices_view, queue_view
 from edgeloop.view.portal.views.examples import ExamplesView, example_image, examples_view
 from edgeloop.view.portal.views.jobs import job_files, job_log, job_view, jobs_view
 from edgeloop.view.portal.views.model import files_view, stages_view
 from edgeloop.view.portal.views.pareto import pareto_view
 from edgeloop.view.portal.views.searches import search_view, searches_view
 from edgeloop.view.portal.views.table import matching, summary_of, work_of
+
+if TYPE_CHECKING:
+    from edgeloop.operate.fleet.demand import WaitingWork
+    from edgeloop.view.portal.feed import TableSnapshot
+    from edgeloop.view.portal.shapes import QueueView
+    from edgeloop.view.portal.state import Portal
+
 
 # Waiting work for scalers: numbers that KEDA's metrics-api scaler reads by a path such as
 # `linux.ready`.
@@ -497,7 +508,7 @@ def _add_events(routes: APIRouter, portal: Portal) -> None:
     ) -> StreamingResponse:
         """Changes of the table as they happen, after the given event."""
         portal.feed(experiment)  # an unknown experiment is an error now, not in the stream
-        return stream(streams.changes(portal, experiment, last_event_id or after))
+        return stream(change_stream(portal, experiment, last_event_id or after))
 
 
 def stream(events: Any) -> StreamingResponse:
@@ -651,7 +662,7 @@ def _add_views(routes: APIRouter, portal: Portal) -> None:
         portal.jobs.get(name)
         is_offset = last_event_id.isascii() and last_event_id.isdecimal()
         start = int(last_event_id) if is_offset else offset
-        return stream(streams.log(portal, name, start))
+        return stream(log_stream(portal, name, start))
 
 
 def _add_files(routes: APIRouter, portal: Portal) -> None:
@@ -692,3 +703,232 @@ def _jobs_changes(portal: Portal) -> APIRouter:
         return ChangeResult(name=again.name, done="resubmit")
 
     return routes
+
+
+# Server-sent events: changes of the table and output of jobs, as they happen.
+
+
+HEARTBEAT_S = 15.0
+LOOK_S = 0.5  # how often to check a log, and whether the portal is closing
+AGAIN_MS = 2_000
+LOG_BYTES = 256 << 10
+
+
+async def change_stream(portal: Portal, experiment: str | None, after: str) -> AsyncIterator[str]:
+    """The first event summarises what happened since `after`."""
+    feed = await run_in_threadpool(portal.feed, experiment)
+    loop, woken = asyncio.get_running_loop(), asyncio.Event()
+
+    def hear() -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(woken.set)
+
+    end = feed.listen(hear)
+    try:
+        yield f"retry: {AGAIN_MS}\n\n"
+        which, _, number = after.rpartition("-")
+        is_ours = which == feed.id and number.isdecimal() and len(number) < 16
+        sent = int(number) if is_ours else None
+        silent = 0.0
+        while not portal.closing.is_set() and not feed.is_stopped:
+            now = feed.snapshot.generation
+            if sent != now:
+                yield _event(feed, -1 if sent is None else sent)
+                sent, silent = now, 0.0
+            woken.clear()
+            if feed.snapshot.generation != sent:
+                continue
+            try:
+                await asyncio.wait_for(woken.wait(), LOOK_S)
+            except TimeoutError:
+                silent += LOOK_S
+            if silent >= HEARTBEAT_S:
+                silent = 0.0
+                yield ": still here\n\n"
+    finally:
+        end()
+
+
+async def log_stream(portal: Portal, name: str, offset: int) -> AsyncIterator[str]:
+    """Parts of a log until the job is over. A store that is away only delays them."""
+    yield f"retry: {AGAIN_MS}\n\n"
+    silent = 0.0
+    while not portal.closing.is_set():
+        try:
+            part = await run_in_threadpool(job_log, portal, name, offset, LOG_BYTES)
+        except EdgeloopError as error:
+            yield _message("trouble", str(offset), {"reason": redact(str(error))})
+            await asyncio.sleep(AGAIN_MS / 1000)
+            continue
+        if part.end > part.start:
+            offset, silent = part.end, 0.0
+            content = {"start": part.start, "end": part.end, "size": part.size, "text": part.text}
+            yield _message("log", str(offset), content)
+            continue
+        if part.is_final:
+            yield _message("end", str(offset), {"size": part.size})
+            return
+        await asyncio.sleep(LOOK_S)
+        silent += LOOK_S
+        if silent >= HEARTBEAT_S:
+            silent = 0.0
+            yield ": still here\n\n"
+
+
+def _event(feed: Feed, generation: int) -> str:
+    change = feed.since(generation)
+    identity = f"{feed.id}-{change.generation}"
+    content = {
+        "event": identity,
+        "changed": sorted(change.changed),
+        "gone": sorted(change.gone),
+        "all": change.is_all,
+        "banner": feed.snapshot.problem,
+        "read_at": feed.read_at,
+    }
+    return _message("change", identity, content)
+
+
+def _message(kind: str, identity: str, content: object) -> str:
+    """JSON escapes line breaks, so it is one line."""
+    return f"event: {kind}\nid: {identity}\ndata: {json.dumps(content)}\n\n"
+
+
+# Metrics for Prometheus, from memory: frequent scrapes cost the store nothing.
+#
+# `edgeloop_waiting_total{experiment, capability}` is what an autoscaler needs: how many stages wait
+# for a runner, by what it must have.
+
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+Labels = Mapping[str, str]
+Sample = tuple[Labels, float]
+Family = tuple[str, str, list[Sample]]
+
+
+def metrics(
+    portal: Portal, experiment: str | None = None, capabilities: Collection[str] = ()
+) -> str:
+    """Of one experiment. Stages and capabilities without work are reported as 0, which an
+    autoscaler must see, too; `capabilities` are some that nobody may have mentioned yet. Before the
+    store has answered once, nothing is reported: a false 0 would stop runners."""
+    began = time.perf_counter()
+    feed = portal.feed(experiment)
+    snapshot = portal.rows(experiment)
+    of = {"experiment": experiment or portal.workspace.experiment}
+    stages = [stage.name for stage in portal.workspace.plan.stages]
+    queue = queue_view(portal, experiment, capabilities)
+    is_known = snapshot.is_loaded and queue.is_loaded
+    is_up = is_known and not snapshot.problem
+    age = time.time() - feed.read_at if feed.read_at is not None else float("nan")
+    families: list[Family] = [
+        *((*_of_rows(snapshot, queue, of, stages), *_of_queue(queue, of)) if is_known else ()),
+        ("edgeloop_store_up", "1 while the store answers.", [(of, float(is_up))]),
+        ("edgeloop_feed_age_seconds", "Since the store last answered.", [(of, age)]),
+        ("edgeloop_build_info", "The version.", [({"version": __version__}, 1.0)]),
+    ]
+    took: list[Sample] = [({}, time.perf_counter() - began)]
+    families.append(("edgeloop_scrape_seconds", "How long these numbers took.", took))
+    return "".join(line for family in families for line in _lines(*family))
+
+
+def _of_queue(queue: QueueView, of: Labels) -> list[Family]:
+    def each(value: Callable[[WaitingWork], float]) -> list[Sample]:
+        return [({**of, "capability": line.capability}, value(line)) for line in queue.lines]
+
+    return [
+        (
+            "edgeloop_waiting_total",
+            "Stages that a runner could claim now, by capability.",
+            each(lambda line: line.ready),
+        ),
+        (
+            "edgeloop_work_running",
+            "Stages that a live lease holds, by capability.",
+            each(lambda line: line.running),
+        ),
+        (
+            "edgeloop_work_blocked",
+            "Stages that wait for an earlier one, a retry or another tool, by capability.",
+            each(lambda line: line.blocked),
+        ),
+        (
+            "edgeloop_oldest_seconds",
+            "For how long the oldest ready stage has waited, by capability.",
+            each(lambda line: line.oldest_s),
+        ),
+        (
+            "edgeloop_runners_wanted",
+            "Runners that would have something to do, by capability.",
+            each(lambda line: line.runners),
+        ),
+        (
+            "edgeloop_runners_able",
+            "Machines, or devices, of live runners, by capability.",
+            each(lambda line: line.have),
+        ),
+        (
+            "edgeloop_runners",
+            "Runners by what they do; dead ones fell silent without having ended.",
+            _counted(of, "state", queue.runners),
+        ),
+    ]
+
+
+def _of_rows(
+    snapshot: TableSnapshot, queue: QueueView, of: Labels, stages: list[str]
+) -> list[Family]:
+    busy = busy_of(snapshot)
+    alive = [item for item in busy if not item.is_stalled]
+    return [
+        (
+            "edgeloop_waiting",
+            "Models that a runner could claim now, by stage.",
+            _counted(of, "stage", queue.stages, stages),
+        ),
+        (
+            "edgeloop_running",
+            "Models that a machine works on, by stage.",
+            _counted(of, "stage", Counter(item.stage for item in alive), stages),
+        ),
+        (
+            "edgeloop_stalled",
+            "Claims whose lease expired without a heartbeat, by stage.",
+            _counted(of, "stage", Counter(b.stage for b in busy if b.is_stalled), stages),
+        ),
+        (
+            "edgeloop_models",
+            "Models by the first word of their status.",
+            _counted(of, "status", Counter(row.word for row in snapshot.rows.values())),
+        ),
+        (
+            "edgeloop_busy_nodes",
+            "Machines that hold a claim.",
+            [(of, float(len({item.node for item in alive})))],
+        ),
+        (
+            "edgeloop_busy_devices",
+            "Devices that a held stage is pinned to.",
+            [(of, float(len({item.device for item in alive if item.device})))],
+        ),
+    ]
+
+
+def _counted(
+    of: Labels, label: str, counts: Mapping[str, int], always: list[str] | None = None
+) -> list[Sample]:
+    names = list(dict.fromkeys([*(always or ()), *sorted(counts)]))
+    return [({**of, label: name}, float(counts.get(name, 0))) for name in names]
+
+
+def _lines(name: str, meaning: str, samples: list[Sample]) -> Iterator[str]:
+    yield f"# HELP {name} {meaning}\n# TYPE {name} gauge\n"
+    for labels, value in samples:
+        escaped = {
+            key: text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+            for key, text in labels.items()
+        }
+        inside = ",".join(f'{key}="{text}"' for key, text in escaped.items())
+        shown = "NaN" if math.isnan(value) else f"{value:.10g}"
+        yield f"{name}{{{inside}}} {shown}\n" if inside else f"{name} {shown}\n"

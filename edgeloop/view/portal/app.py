@@ -28,7 +28,7 @@ from edgeloop.errors import (
     StoreError,
     StoreUnavailable,
 )
-from edgeloop.view.portal import api, auth, metrics, pages
+from edgeloop.view.portal import api, auth, pages
 from edgeloop.view.portal.api import STRICT_QUERY
 from edgeloop.view.portal.auth import Guard, local_path, set_cookie
 from edgeloop.view.portal.state import Portal, PortalOptions
@@ -83,8 +83,8 @@ def create_app(workspace: Workspace, options: PortalOptions | None = None) -> Fa
 
     @app.get("/metrics", include_in_schema=False, dependencies=[STRICT_QUERY])
     def numbers(experiment: str | None = None, capabilities: api.Capabilities = None) -> Response:
-        text = metrics.metrics(portal, experiment, capabilities or ())
-        return PlainTextResponse(text, media_type=metrics.CONTENT_TYPE)
+        text = api.metrics(portal, experiment, capabilities or ())
+        return PlainTextResponse(text, media_type=api.METRICS_TYPE)
 
     app.include_router(pages.router(portal))
     _add_errors(app, portal)

@@ -22,8 +22,8 @@ from edgeloop.models.columns import (
 )
 from edgeloop.models.plan import Plan, Stage, StageRecord, records_of
 from edgeloop.store import Record, Values
+from edgeloop.view.charts import Evidence, evidence_charts, evidence_of, png_address
 from edgeloop.view.measures import LATENCY
-from edgeloop.view.model_charts import Evidence, evidence_charts, evidence_of, png_address
 from edgeloop.view.network import PictureOfNetwork, outline_in_store, picture_of
 from edgeloop.view.portal.shapes import (
     Chart,

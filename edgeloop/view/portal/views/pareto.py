@@ -20,6 +20,7 @@ from edgeloop.models.columns import (
     visible_columns,
 )
 from edgeloop.view.charts import pareto_chart
+from edgeloop.view.drawing import NARROW, ChartAxes, chart_axes, empty_chart
 from edgeloop.view.front import ALL_DEVICES, Pareto, device_note, one_device, pareto_of
 from edgeloop.view.measures import (
     LATENCY,
@@ -42,7 +43,6 @@ from edgeloop.view.portal.shapes import (
 )
 from edgeloop.view.portal.state import Portal, frame_of
 from edgeloop.view.portal.views.table import NUMBERS, cell_text, filtered, line_of, summary_of
-from edgeloop.view.style import NARROW, ChartAxes, chart_axes, empty_chart
 
 if TYPE_CHECKING:
     import altair as alt

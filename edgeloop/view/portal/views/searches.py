@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING
 from edgeloop.errors import BadInput, NotFound
 from edgeloop.search.results import SeenCandidate, SeenSearch, read_search
 from edgeloop.search.study import found_searches
-from edgeloop.view.portal.shapes import ChipFront, Iteration, SearchesView, SearchLine, SearchView
-from edgeloop.view.portal.state import Portal, frame_of
-from edgeloop.view.search_charts import (
+from edgeloop.view.charts import (
     SearchColour,
     candidates_chart,
     importance_chart,
@@ -24,6 +22,8 @@ from edgeloop.view.search_charts import (
     reference_text,
     volume_chart,
 )
+from edgeloop.view.portal.shapes import ChipFront, Iteration, SearchesView, SearchLine, SearchView
+from edgeloop.view.portal.state import Portal, frame_of
 
 if TYPE_CHECKING:
     import altair as alt

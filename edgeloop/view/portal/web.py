@@ -1,1 +1,0 @@
-"""The pages: templates, static files and what fills them in."""
