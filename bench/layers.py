@@ -152,19 +152,19 @@ def _errors(file: Path, shares: dict[str, float]) -> list[float]:
     """What the whole saves without a layer, less what was said of it, as shares of the whole."""
     import onnx
 
-    from edgeloop._util.isolation import NativeProcess
+    import edgeloop.platforms.qnn.toolchain  # noqa: F401 - registers the calls
+    from edgeloop._util.isolation import WorkerProcess
     from edgeloop.errors import EdgeloopError
-    from edgeloop.platforms.qnn.toolchain import NATIVE
 
     found: list[float] = []
-    with TemporaryDirectory() as name, NativeProcess(NATIVE) as process:
+    with TemporaryDirectory() as name, WorkerProcess() as process:
         deployed, cut = Path(name, "deployed.onnx"), Path(name, "cut.onnx")
         fields = {"quantized": str(Path(name, "quantized.onnx")), "deployed_as": str(deployed)}
-        process.call("layers", model=str(file.resolve()), **fields)
+        process.call("qnn.layers", model=str(file.resolve()), **fields)
 
         def cycles(model: Path) -> float:
             ask = {"names": [], "soc": 77, "count": 0, "copies": 1}
-            return float(process.call("prefix", model=str(model), **ask)[0]["cycles"])
+            return float(process.call("qnn.prefix", model=str(model), **ask)[0]["cycles"])
 
         whole = cycles(deployed)
         for layer, share in shares.items():

@@ -1,9 +1,13 @@
-"""Our side of the process for native work: started once, kept warm, replaced when it breaks.
+"""Worker processes: native code runs apart from the program, which outlives its crashes.
 
-A compiler that crashes or does not come to an end must be that model's error and nothing more. So
-it works in a process of its own; a call has limits on time, in which waiting for a busy CPU does
-not count, and on memory; a process that died or overran them is gone and the next call gets a new
-one, and so it does when the process has grown, or done many calls.
+A compiler that crashes or hangs must cost one model and nothing more. It therefore runs in a
+process of its own, which stays warm between calls. Each call has a timeout, which waiting for a
+busy CPU does not use up, and a memory limit. A process that dies, exceeds a limit, has grown or has
+served many calls is replaced before the next call.
+
+There is one program for all of them, `serve` below. A module makes functions available with
+`register_calls`, and any `WorkerProcess` can then be asked for them by name. A process may be
+started with another interpreter, for vendors whose packages need a Python of their own.
 """
 
 from __future__ import annotations
@@ -23,6 +27,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict, dataclass
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -30,12 +36,12 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+import edgeloop
 from edgeloop import errors
 from edgeloop._util.files import ScratchFolder
 from edgeloop._util.system import (
     FairLimit,
     native_memory_bytes,
-    python_module,
     step_back,
     variables_with,
 )
@@ -59,12 +65,38 @@ _MOST_GROWTH_BYTES = 2 << 30
 _NOISE = re.compile(r"\[[WIV]:onnxruntime|LIBNATIVE|WARNING")  # printed whatever happens
 
 
-class NativeProcess:
-    """One call at a time; threads that share one wait for each other. `module` is the program: one
-    that calls `serve` with a table of its own."""
+@dataclass(frozen=True)
+class _RegisteredModule:
+    module: str
+    what: str
+    extra: str
 
-    def __init__(self, module: str) -> None:
-        self._module = module
+
+_MODULES: dict[str, _RegisteredModule] = {}
+
+
+def register_calls(prefix: str, module: str, what: str, extra: str = "qnn") -> None:
+    """Let worker processes be asked for `PREFIX.NAME`, for every NAME in `CALLS` of a module.
+
+    `CALLS` maps names to functions that take arrays and plain values and return an `Answer`. Its
+    `hello` is called before any other and loads what they need, all of it with `warm=True`. The
+    module is imported in the worker process alone; where an import fails there, the error is that
+    `what` needs the optional package `extra`.
+    """
+    _MODULES[prefix] = _RegisteredModule(module, what, extra)
+
+
+class WorkerProcess:
+    """A process that is started by its first call and replaced when it breaks.
+
+    It serves one call at a time; threads that share it wait for each other. `python` is the
+    interpreter to start, by default this one. Another one needs Python 3.11 and NumPy besides what
+    the calls import, but no Edgeloop: it gets this package, and nothing else of our environment.
+    """
+
+    def __init__(self, python: Path | None = None) -> None:
+        self._python = str(python or sys.executable)
+        self._loaded: set[str] = set()
         self._lock = threading.Lock()
         self._child: subprocess.Popen[bytes] | None = None
         self._folder: ScratchFolder | None = None
@@ -90,22 +122,22 @@ class NativeProcess:
 
     def call(
         self,
-        work: str,
+        name: str,
+        /,
         arrays: Sequence[Array] = (),
         limit_s: float = DEFAULT_LIMIT_S,
         **fields: Any,
     ) -> tuple[dict[str, Any], list[Array]]:
-        """The result of a piece of work in the module's table; its errors are raised here."""
+        """The result of a registered call; errors that it raises are raised here."""
+        prefix, _, work = name.partition(".")
         with self._lock:
-            self._retire((work, fields.get("model")))
-            child = self._running()
+            self._retire((name, fields.get("model")))
+            child = self._ready(prefix)
             log = self._folder.path / "log" if self._folder else Path()
             seen = log.stat().st_size if log.exists() else 0
-            longest_s = (1 + FairLimit.MOST) * limit_s
-            body = {"work": work, "fields": fields, "limit_s": longest_s}
             limit = CallLimits(work, limit_s, child.pid)
             try:
-                answer, more = self._exchange(child, body, arrays, limit)
+                answer, more = self._exchange(child, _body(name, fields, limit_s), arrays, limit)
             except CallTimeout:
                 self._stop()
                 reason = f"{work} did not end within {limit_s:g} s and was stopped"
@@ -125,9 +157,9 @@ class NativeProcess:
                 raise _error_of(work, answer, _tail(log, seen))
             return answer["result"], more
 
-    def warm(self) -> None:
-        """Start it and load the libraries now, so that the first call does not wait for that."""
-        self.call("hello", warm=True, limit_s=_START_LIMIT_S)
+    def warm(self, prefix: str) -> None:
+        """Start it and load the libraries of some calls before the first of them needs them."""
+        self.call(f"{prefix}.hello", warm=True, limit_s=_START_LIMIT_S)
 
     def kill(self) -> None:
         """End it, in the middle of a call too, which then fails; the next call gets a new one."""
@@ -137,7 +169,7 @@ class NativeProcess:
             child.kill()
 
     def close(self) -> None:
-        """A call of another thread, which may take minutes, fails: nobody waits for it."""
+        """End it without waiting for a call of another thread, which fails."""
         if self._lock.locked():
             self.kill()
         with self._lock:
@@ -166,20 +198,30 @@ class NativeProcess:
         if self._calls > _MOST_CALLS or own_bytes(self._child.pid) > most_bytes:
             self._stop()
 
-    def _running(self) -> subprocess.Popen[bytes]:
-        if self._child is not None and self._child.poll() is None:
-            return self._child
-        self._stop()
+    def _ready(self, prefix: str) -> subprocess.Popen[bytes]:
+        """The process, with the module of these calls loaded."""
+        child = self._child
+        if child is None or child.poll() is not None:
+            self._stop()
+            child = self._start()
+        if prefix not in self._loaded:
+            before = own_bytes(child.pid) if self._loaded else 0
+            self._load(child, prefix)
+            self._small_bytes += own_bytes(child.pid) - before
+        return child
+
+    def _start(self) -> subprocess.Popen[bytes]:
         try:
             self._folder = ScratchFolder(Path(tempfile.gettempdir()), "edgeloop-native-")
             temporary = self._folder.path / TEMPORARY
             temporary.mkdir()
         except OSError as error:
             raise WorkerFailed(reason=f"{tempfile.gettempdir()}: {error.strerror}") from None
-        command = python_module(self._module, str(self._folder.path))
+        # With -P, files of the current folder such as random.py do not replace modules.
+        command = [self._python, "-P", "-c", _PROGRAM, edgeloop.__file__, str(self._folder.path)]
         try:
             # A session of its own: Ctrl-C on the terminal is ours to handle, not the child's.
-            self._child = subprocess.Popen(  # noqa: S603
+            child = subprocess.Popen(  # noqa: S603
                 command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -188,25 +230,28 @@ class NativeProcess:
                 bufsize=0,
                 start_new_session=True,
             )
-            longest_s = (1 + FairLimit.MOST) * _START_LIMIT_S
-            body = {"work": "hello", "fields": {}, "limit_s": longest_s}
-            limit = CallLimits("start", _START_LIMIT_S, self._child.pid)
-            answer, _ = self._exchange(self._child, body, (), limit)
         except OSError as error:
             raise WorkerFailed(reason=error.strerror or str(error)) from None
+        self._child = child
+        self._is_ending, self._calls, self._small_bytes = False, 0, 0
+        return child
+
+    def _load(self, child: subprocess.Popen[bytes], prefix: str) -> None:
+        limit = CallLimits("start", _START_LIMIT_S, child.pid)
+        try:
+            body = _body(f"{prefix}.hello", {}, _START_LIMIT_S)
+            answer, _ = self._exchange(child, body, (), limit)
         except CallTimeout:
             self._stop()
             raise WorkerFailed(reason=f"it did not start within {_START_LIMIT_S:g} s") from None
         except ConnectionLost:
             raise WorkerFailed(reason=f"it {self._cause_of_death()[1]} while it started") from None
-        except MemoryExceeded:
+        except BaseException:  # too large, or Ctrl-C: the pipes hold half a message
             self._stop()
             raise
         if "error" in answer:
             raise _error_of("start", answer, "")
-        self._is_ending, self._calls = False, 0
-        self._small_bytes = own_bytes(self._child.pid)
-        return self._child
+        self._loaded.add(prefix)
 
     def _cause_of_death(self) -> tuple[bool, str]:
         """Whether it was killed, by the system most likely, and what happened in words."""
@@ -227,6 +272,7 @@ class NativeProcess:
 
     def _stop(self) -> None:
         child, self._child = self._child, None
+        self._loaded.clear()
         if child is not None:
             if child.poll() is None:
                 child.kill()
@@ -237,6 +283,13 @@ class NativeProcess:
         folder, self._folder = self._folder, None
         if folder is not None:
             folder.close()
+
+
+def _body(name: str, fields: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
+    prefix, _, work = name.partition(".")
+    registered = _MODULES[prefix]
+    longest_s = (1 + FairLimit.MOST) * limit_s
+    return {"work": work, "fields": fields, "limit_s": longest_s, **asdict(registered)}
 
 
 def _error_of(work: str, answer: dict[str, Any], tail: str) -> EdgeloopError:
@@ -300,7 +353,7 @@ def _offset_in_file(array: Any) -> int | None:
     return None if start < 0 else int(whole.offset) + int(start)
 
 
-# How much time and memory a process for native work may take.
+# How much time and memory a worker process may take.
 #
 # Time spent waiting for a CPU does not count. Memory is that of the process and its children, read
 # several times a second. Neither limit says that something is wrong with a model: one that is
@@ -360,7 +413,7 @@ def _tree(pid: int) -> Iterator[int]:
                 yield from _tree(int(child))
 
 
-# Messages between us and the process for native work: JSON, then arrays as raw bytes.
+# Messages between a program and its worker process: JSON, then arrays as raw bytes.
 #
 # No pickle: what a crashed or confused process writes is parsed, never run.
 
@@ -445,34 +498,39 @@ def _wait(pipe: int, pause_s: Pause | None, for_writing: bool) -> None:
             raise CallTimeout
 
 
-# The other end of a `NativeProcess`: the main function of a program that is started as
-# `python -m MODULE FOLDER`.
+# The other end of a `WorkerProcess`: the program that every one of them runs.
 #
-# Reads calls from its standard input and answers on its standard output. Whatever the libraries
-# print goes into FOLDER/log, and what they drop into the current folder, or into the folder for
-# temporary files, is swept after each call.
-# It ends when its parent does: by the closed pipe between calls, by a watch on the parent's number
-# or, when a library keeps Python from running at all, by an alarm that no code has to serve.
+# It reads calls from its standard input and answers on its standard output. Output of libraries
+# goes into FOLDER/log, and files that they leave in the current folder, or in the folder for
+# temporary files, are deleted after each call.
+# It ends when its parent does: by the closed pipe between calls, by a watch on the parent's id or,
+# when a library keeps Python from running at all, by an alarm that no code has to serve.
 
 
 Answer = tuple[dict[str, Any], Sequence[Array]]
-Work = Callable[..., Answer]
+WorkerCall = Callable[..., Answer]
 
 _GRACE_S = 5
 _LARGEST_LOG = 1 << 20
 TEMPORARY = "tmp"  # of what libraries call the folder for temporary files, below ours
 
 
-def serve(
-    make: Callable[[], Mapping[str, Work]],
-    extra: str = "qnn",
-    what: str = "Conversion for Qualcomm chips",
-) -> None:
-    """Do what the table says, call by call; it is made once the pipes are out of its way. A table
-    has `hello`, which takes `warm` and says what is installed. Where an import fails, `what` needs
-    the optional package `extra`."""
+# Loads this package from its file and not from a path: our environment must not get into that of
+# another interpreter.
+_PROGRAM = """
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("edgeloop", sys.argv[1])
+package = sys.modules["edgeloop"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(package)
+from edgeloop._util.isolation import serve
+serve(sys.argv[2])
+"""
+
+
+def serve(place: str) -> None:
+    """Answer calls, one after the other, in a folder of the parent until the parent is gone."""
     step_back()
-    folder = Path(sys.argv[1]).resolve()
+    folder = Path(place).resolve()
     calls, answers = _take_over_pipes(folder / "log")
     work = folder / "work"
     work.mkdir(exist_ok=True)
@@ -486,7 +544,6 @@ def serve(
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-    table = make()
     with contextlib.suppress(OSError):  # before the runner, when memory runs out
         Path("/proc/self/oom_score_adj").write_text("800")
     while True:
@@ -495,7 +552,7 @@ def serve(
         except ConnectionLost:
             break
         signal.alarm(int(body["limit_s"]) + _GRACE_S)
-        answer, more = _answer(table, body, arrays, MissingExtra(what=what, extra=extra))
+        answer, more = _answer(body, arrays)
         signal.alarm(0)
         _sweep(folder)
         try:
@@ -505,17 +562,17 @@ def serve(
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _answer(
-    table: Mapping[str, Work], body: dict[str, Any], arrays: list[Array], missing: MissingExtra
-) -> tuple[dict[str, Any], list[Array]]:
-    """Errors of ours travel with their fields; any other is what a library said of the model."""
+def _answer(body: dict[str, Any], arrays: list[Array]) -> tuple[dict[str, Any], list[Array]]:
+    """Errors of ours travel with their fields; any other is a library's verdict on the model."""
     try:
-        result, more = table[body["work"]](*arrays, **body["fields"])
+        calls: Mapping[str, WorkerCall] = import_module(body["module"]).CALLS
+        result, more = calls[body["work"]](*arrays, **body["fields"])
     except EdgeloopError as error:
         fields = {name: str(value) for name, value in error.fields.items()}
         return {"error": type(error).__name__, "fields": fields}, []
     except ImportError:
-        return {"error": type(missing).__name__, "fields": missing.fields}, []
+        fields = {"what": body["what"], "extra": body["extra"]}
+        return {"error": MissingExtra.__name__, "fields": fields}, []
     except MemoryError:
         return {"error": "", "text": "out of memory"}, []
     except OSError as error:

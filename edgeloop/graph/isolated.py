@@ -11,13 +11,14 @@ from pathlib import Path
 from queue import LifoQueue
 from typing import Any
 
-from edgeloop._util.isolation import DEFAULT_LIMIT_S, NativeProcess
+from edgeloop._util.isolation import DEFAULT_LIMIT_S, WorkerProcess, register_calls
 from edgeloop._util.system import available_cpus
 from edgeloop.graph.info import GraphInfo, GraphSummary, Shape, info_from, summary_from
 from edgeloop.graph.rewrites.catalog import OutputComparison, RewriteStep
 
-_MODULE = "edgeloop.graph.worker"
 _MOST_IN_POOL = 2
+
+register_calls("graph", "edgeloop.graph.worker", what="Reading models")
 
 
 class GraphProcess:
@@ -25,34 +26,23 @@ class GraphProcess:
 
     def __init__(self, limit_s: float = DEFAULT_LIMIT_S) -> None:
         self._limit_s = limit_s
-        self._process = NativeProcess(_MODULE)
+        self._process = WorkerProcess()
 
     def warm(self) -> None:
-        self._process.warm()
+        self._process.warm("graph")
 
     def inspect(self, model: Path, shapes: Mapping[str, Shape] | None = None) -> GraphInfo:
         """`shapes` gives sizes that the file leaves open. Raises UnusableModel (a BadModel) with
         the reason in plain words."""
-        answer, _ = self._process.call(
-            "inspect",
-            limit_s=self._limit_s,
-            model=str(model.resolve()),
-            shapes=_plain(shapes),
-        )
+        answer = self._call("inspect", model=model, shapes=_plain(shapes))
         return info_from(answer["info"])
 
     def summarize(
         self, model: Path, shapes: Mapping[str, Shape] | None = None, rewrites: bool = False
     ) -> GraphSummary:
         """What the file says of itself; where it cannot be used, with the reason."""
-        answer, _ = self._process.call(
-            "summarize",
-            limit_s=self._limit_s,
-            model=str(model.resolve()),
-            shapes=_plain(shapes),
-            rewrites=rewrites,
-        )
-        return summary_from(answer)
+        fields = {"shapes": _plain(shapes), "rewrites": rewrites}
+        return summary_from(self._call("summarize", model=model, **fields))
 
     def prepare(self, model: Path, shapes: Mapping[str, Shape] | None, folder: Path) -> Path:
         """The same model with fixed sizes and in float32: a copy in `folder`, or the file itself if
@@ -65,12 +55,7 @@ class GraphProcess:
         """Write the simplified model, variants that end in class maps, and the layer table to
         `folder`; also returns how many samples those take at a time, and reasons to doubt a latency
         estimate."""
-        answer, _ = self._process.call(
-            "write_variants",
-            limit_s=self._limit_s,
-            model=str(model.resolve()),
-            folder=str(folder.resolve()),
-        )
+        answer = self._call("write_variants", model=model, folder=folder)
         return info_from(answer["info"]), int(answer["batch"]), list(answer["caveats"])
 
     def write_outline(self, model: Path, target: Path) -> None:
@@ -104,12 +89,12 @@ class GraphProcess:
         self._process.close()
 
     def _call(self, work: str, **fields: Any) -> dict[str, Any]:
-        """Paths are made absolute: the process stands in another folder."""
+        """Paths are made absolute: the worker process has another current folder."""
         plain: dict[str, Any] = {
             name: str(value.resolve()) if isinstance(value, Path) else value
             for name, value in fields.items()
         }
-        return self._process.call(work, limit_s=self._limit_s, **plain)[0]
+        return self._process.call(f"graph.{work}", limit_s=self._limit_s, **plain)[0]
 
 
 class GraphPool:

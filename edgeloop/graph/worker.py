@@ -1,4 +1,4 @@
-"""Reading graphs in a process of its own: `python -m edgeloop.graph.worker FOLDER`.
+"""What a worker process does with graphs; `isolated.py` calls it from outside.
 
 A model may crash the ONNX library or fill the memory; that is then an error of the model.
 """
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgeloop._util.isolation import Answer, Work, mapped, serve
+from edgeloop._util.isolation import Answer, WorkerCall, mapped
 from edgeloop.errors import UnusableModel
 from edgeloop.graph.check import estimate_caveats, read_graph
 from edgeloop.graph.count import count_layers, graph_info, write_layers
@@ -184,20 +184,6 @@ def _tuples(shapes: Mapping[str, Sequence[int]]) -> dict[str, Shape]:
     return {name: tuple(shape) for name, shape in shapes.items()}
 
 
-def _table() -> Mapping[str, Work]:
-    return {
-        "hello": hello,
-        "inspect": inspect,
-        "summarize": summarize,
-        "prepare": prepare,
-        "write_variants": write_variants,
-        "outline": outline,
-        "advice_base": advice_base,
-        "advice_rewrite": advice_rewrite,
-        "advice_compare": advice_compare,
-    }
-
-
 # What the process that reads graphs does for advice: rewrites a model, and checks the result.
 
 
@@ -264,5 +250,14 @@ def _checked_shapes(model: ModelProto) -> None:
     onnx.checker.check_model(onnx.shape_inference.infer_shapes(model, strict_mode=True))
 
 
-if __name__ == "__main__":
-    serve(_table, what="Reading models")
+CALLS: Mapping[str, WorkerCall] = {
+    "hello": hello,
+    "inspect": inspect,
+    "summarize": summarize,
+    "prepare": prepare,
+    "write_variants": write_variants,
+    "outline": outline,
+    "advice_base": advice_base,
+    "advice_rewrite": advice_rewrite,
+    "advice_compare": advice_compare,
+}

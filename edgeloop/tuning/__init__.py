@@ -3,5 +3,5 @@
 May import `platforms`, `tasks`, `graph`, `settings` and `pareto`; it works on files and knows
 neither rows nor stores. Start reading in `lab.py`, which compiles and simulates variants and caches
 the answers, then `advice.py` (rewrites), `precision.py` (bits per tensor) or `recovery.py`
-(accuracy lost to quantization). `*_worker.py` run in processes of their own.
+(accuracy lost to quantization). `worker.py` runs in worker processes.
 """

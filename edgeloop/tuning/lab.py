@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from edgeloop._util.files import make_folder, mark_used, sha256_of, write_atomic
-from edgeloop._util.isolation import NativeProcess
+from edgeloop._util.isolation import WorkerProcess, register_calls
 from edgeloop._util.system import announced_cpus, available_cpus, ordered_map
 from edgeloop.errors import BadInput, MemoryExceeded, ModelFailed, ModelRefused, NoSuchPrecision
 from edgeloop.graph.bits import TunableTensor, tunable_from
@@ -57,9 +57,9 @@ from edgeloop.tasks import (
     Tensors,
     paired_interval,
 )
-from edgeloop.tuning.precision_worker import channel_sqnr
+from edgeloop.tuning.quantized import channel_sqnr
 
-_WORKER = "edgeloop.tuning.precision_worker"
+register_calls("tuning", "edgeloop.tuning.worker", what="Tuning")
 _METHOD = 2  # one more whenever the same question gets another answer
 _PACKAGES = ("edgeloop", "onnxruntime", "onnxruntime-qnn")
 _NOISE_LIMIT_S = 600.0
@@ -106,7 +106,7 @@ class PrecisionLab:
         self,
         options: LabOptions,
         calibrated: CalibratedModel,
-        benches: Sequence[tuple[MixesPrecision, Device, NativeProcess]],
+        benches: Sequence[tuple[MixesPrecision, Device, WorkerProcess]],
         host: Device,
         answers: Answers,
         folder: Path,
@@ -115,7 +115,7 @@ class PrecisionLab:
         self.calibrated = calibrated
         self.info: GraphInfo = calibrated.info
         self._options = options
-        self._free: SimpleQueue[tuple[MixesPrecision, Device, NativeProcess]] = SimpleQueue()
+        self._free: SimpleQueue[tuple[MixesPrecision, Device, WorkerProcess]] = SimpleQueue()
         for bench in benches:
             self._free.put(bench)
         self.workers = len(benches)
@@ -195,7 +195,7 @@ class PrecisionLab:
             with file.open("wb") as stream:
                 np.savez(stream, *chip.values())
             answer, _ = native.call(
-                "local",
+                "tuning.local",
                 tuple(batch.values()),
                 limit_s=_NOISE_LIMIT_S,
                 names=list(batch),
@@ -211,7 +211,7 @@ class PrecisionLab:
         self,
         toolchain: MixesPrecision,
         device: Device,
-        native: NativeProcess,
+        native: WorkerProcess,
         plan: PrecisionPlan,
         names: Sequence[str],
         batch: Tensors,
@@ -222,7 +222,7 @@ class PrecisionLab:
         if not names:
             return
         model = str(self.calibrated.model.resolve())
-        answer, _ = native.call("probe", model=model, target=str(exact), names=list(names))
+        answer, _ = native.call("tuning.probe", model=model, target=str(exact), names=list(names))
         probes = tuple(
             TensorInfo(f"{name}{PROBE}", tuple(answer["shapes"][name])) for name in names
         )
@@ -313,7 +313,7 @@ class PrecisionLab:
             batch = self.batch(count)
             with self._bench() as (_, _, native):
                 answer, _ = native.call(
-                    "noise",
+                    "tuning.noise",
                     tuple(batch.values()),
                     limit_s=_NOISE_LIMIT_S,
                     names=list(batch),
@@ -337,7 +337,7 @@ class PrecisionLab:
         return found
 
     @contextmanager
-    def _bench(self) -> Iterator[tuple[MixesPrecision, Device, NativeProcess]]:
+    def _bench(self) -> Iterator[tuple[MixesPrecision, Device, WorkerProcess]]:
         bench = self._free.get()
         try:
             yield bench
@@ -359,6 +359,11 @@ class PrecisionLab:
             return self._folder / f"{name}{self._number}.quant.onnx"
 
 
+def tuning_worker() -> WorkerProcess:
+    """A process for the calls of `worker.py`, which are registered here."""
+    return WorkerProcess()
+
+
 @contextmanager
 def opened_lab(
     model: Path, options: LabOptions, settings: Settings, progress: Progress
@@ -373,7 +378,7 @@ def opened_lab(
         for _ in range(workers):
             toolchain = stack.enter_context(closing(open_toolchain(name, settings)))
             device = stack.enter_context(closing(open_device(options.device, settings)))
-            native = stack.enter_context(closing(NativeProcess(_WORKER)))
+            native = stack.enter_context(closing(tuning_worker()))
             benches.append((_mixing(toolchain), device, native))
         host = stack.enter_context(closing(open_device("host", settings)))
         cache = options.cache or folder / "cache"

@@ -41,7 +41,7 @@ from edgeloop.tuning.lab import (
     TensorSensitivity,
     opened_lab,
 )
-from edgeloop.tuning.precision_worker import MOST_DB
+from edgeloop.tuning.quantized import MOST_DB
 
 # `edgeloop precision` as a function: sensitive tensors, a front of plans, the first layer that
 # diverges; and which point of the front to take.

@@ -31,6 +31,7 @@ _INPUT_SUFFIX = "_QuantizeLinear_Input"  # what the quantizer calls an output be
 _SMALLEST_SCALE = 1e-12
 _LARGEST_BIAS = 2**31 - 1
 _BITS = {"int4": 4, "uint4": 4, "int8": 8, "uint8": 8, "int16": 16, "uint16": 16, "int32": 32}
+MOST_DB = 60.0
 
 
 @dataclass(frozen=True)
@@ -495,3 +496,19 @@ def _chunks(model: ModelProto, tensors: Sequence[str]) -> Iterator[list[str]]:
         size += own
     if chunk:
         yield chunk
+
+
+def channel_sqnr(given: NDArray[Any], expected: NDArray[Any]) -> float:
+    """The median over channels, in dB, of those that are ever anything but zero."""
+    import numpy as np
+
+    axis = 1 if expected.ndim >= 3 and expected.shape[1] > 1 else expected.ndim - 1
+    others = tuple(place for place in range(expected.ndim) if place != max(axis, 0))
+    exact = expected.astype(np.float64)
+    power = np.square(exact).sum(axis=others)
+    error = np.square(given.reshape(expected.shape) - exact).sum(axis=others)
+    alive = power > 1e-9 * max(float(power.max(initial=0.0)), 1e-30)
+    if not alive.any():
+        return MOST_DB
+    ratios = 10 * np.log10(power[alive] / np.maximum(error[alive], 1e-30))
+    return float(min(np.median(ratios), MOST_DB))

@@ -13,12 +13,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from edgeloop._util.isolation import NativeProcess
+from edgeloop._util.isolation import WorkerProcess
 from edgeloop._util.system import show_progress
 from edgeloop._util.values import suggestion
 from edgeloop.errors import BadInput, MemoryExceeded, ModelFailed
 from edgeloop.platforms import samples_as_files
 from edgeloop.tasks import Interval, Samples
+from edgeloop.tuning.lab import tuning_worker
 
 # Recovery: one step after the other, each kept only if the score on the device says so.
 #
@@ -29,7 +30,6 @@ from edgeloop.tasks import Interval, Samples
 
 
 STEP_NAMES = ("equalize", "ranges", "adaround", "bias")
-_WORKER = "edgeloop.tuning.recovery_worker"
 _STEP_LIMIT_S = 900.0
 LIMIT_S = 3600.0
 
@@ -128,7 +128,7 @@ def recover(
     value = None if reference is None else reference.value
     first, tried = best, list[TriedStep]()
     outcome = _outcome(judge, reference, best)
-    with NativeProcess(_WORKER) as process:
+    with tuning_worker() as process:
         samples = samples_as_files(calibration, folder)
         for number, name in enumerate(steps):
             if outcome:
@@ -153,7 +153,7 @@ def recover(
 
 
 def _tried(
-    process: NativeProcess,
+    process: WorkerProcess,
     name: str,
     model: Path,
     quantized: Path,
@@ -167,7 +167,7 @@ def _tried(
     from before is as good as it was. Failures of the machine are raised."""
     try:
         made, _ = process.call(
-            "step",
+            "tuning.step",
             limit_s=_STEP_LIMIT_S,
             name=name,
             model=str(model.resolve()),

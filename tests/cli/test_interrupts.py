@@ -38,7 +38,7 @@ def interrupted(*arguments, **named):
 setattr(place, name, interrupted)
 main()
 """
-NATIVE = "edgeloop._util.isolation.NativeProcess._exchange"
+NATIVE = "edgeloop._util.isolation.WorkerProcess._exchange"
 PUT = "edgeloop.node.files.FolderBlobs.put"
 
 

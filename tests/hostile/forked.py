@@ -11,14 +11,13 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import tempfile
 from contextlib import suppress
 from typing import Any
 
 from edgeloop._util import isolation
 from edgeloop._util.isolation import serve
-from edgeloop.graph import worker
+from edgeloop.graph import worker  # noqa: F401 - loaded before the fork
 
 
 class ForkedWorker:
@@ -74,7 +73,7 @@ def lend_forked_worker() -> None:
 
     class Popen(subprocess.Popen[bytes]):
         def __new__(cls, command: list[str], **options: Any) -> Any:
-            if ready and worker.__name__ in command:
+            if ready and isolation._PROGRAM in command:
                 return ready.pop().start(command[-1], options["env"]["TMPDIR"])
             return super().__new__(cls)
 
@@ -89,10 +88,9 @@ def _read_models(order: int, calls: int, answers: int) -> None:
         return
     folder, os.environ["TMPDIR"] = json.loads(text)
     tempfile.tempdir = None
-    sys.argv = ["worker", folder]
     os.setsid()
     os.dup2(calls, 0)
     os.dup2(answers, 1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     os.closerange(3, 64)
-    serve(worker._table, what="Reading models")
+    serve(folder)

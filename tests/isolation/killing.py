@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from edgeloop._util import isolation as process_module
-from edgeloop._util.isolation import NativeProcess
+from edgeloop._util.isolation import WorkerProcess
 
 
-def kill_in_call(process: NativeProcess, number: int, patch: pytest.MonkeyPatch) -> None:
+def kill_in_call(process: WorkerProcess, number: int, patch: pytest.MonkeyPatch) -> None:
     """As soon as the next call was sent to it."""
     send: Callable[..., None] = process_module.send
 

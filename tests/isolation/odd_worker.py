@@ -1,4 +1,4 @@
-"""A process for native work that behaves badly when asked to; started as `NativeProcess` does."""
+"""Calls that behave badly, for a worker process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from edgeloop._util.isolation import Answer, serve
+from edgeloop._util.isolation import Answer
 
 _KEPT: list[bytearray] = []
 
@@ -32,5 +32,4 @@ def grow(megabytes: int, keep: bool, seconds: float = 0.0) -> Answer:
     return {}, ()
 
 
-if __name__ == "__main__":
-    serve(lambda: {"hello": hello, "leave_files": leave_files, "grow": grow}, what="Testing")
+CALLS = {"hello": hello, "leave_files": leave_files, "grow": grow}

@@ -6,13 +6,15 @@ import re
 import signal
 import subprocess
 import sys
+import venv
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from edgeloop._util.isolation import NativeProcess
+from edgeloop._util.isolation import WorkerProcess, register_calls
 from edgeloop._util.system import memory_bytes, native_memory_bytes, python_module
-from edgeloop.errors import MemoryExceeded, ModelFailed
+from edgeloop.errors import MemoryExceeded, MissingExtra, ModelFailed
 from edgeloop.graph.isolated import GraphProcess
 from edgeloop.search.evaluators.screening import ModelBuilder
 from edgeloop.search.nets.architecture import Architecture
@@ -23,7 +25,8 @@ from tests.isolation.killing import kill_in_call
 
 ROOT = Path(__file__).parents[2]
 NAMES = ("random", "struct", "tokenize", "json", "numpy", "onnx", "select", "torch", "tempfile")
-ODD = "tests.isolation.odd_worker"
+
+register_calls("odd", "tests.isolation.odd_worker", what="Testing")
 
 
 @pytest.fixture
@@ -96,53 +99,92 @@ def odd(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    with NativeProcess(ODD) as process:
+    with WorkerProcess() as process:
         yield process
     monkeypatch.setattr("tempfile.tempdir", None)
 
 
-def test_temporary_files_of_a_call_go_with_it(odd: NativeProcess, tmp_path: Path) -> None:
-    answer, _ = odd.call("leave_files")
+def test_temporary_files_of_a_call_go_with_it(odd: WorkerProcess, tmp_path: Path) -> None:
+    answer, _ = odd.call("odd.leave_files")
     assert Path(answer["file"]).is_relative_to(tmp_path)
     (own,) = tmp_path.iterdir()
     assert sorted(path.name for path in own.rglob("*")) == ["log", "tmp", "work"]
     with pytest.raises(ModelFailed, match=r"leave_files did not end within 0\.5 s"):
-        odd.call("leave_files", seconds=600, limit_s=0.5)
+        odd.call("odd.leave_files", seconds=600, limit_s=0.5)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_work_that_needs_more_memory_than_there_is_leaves_the_model_to_others(
-    odd: NativeProcess, monkeypatch: pytest.MonkeyPatch
+    odd: WorkerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EDGELOOP_NATIVE_MEMORY", "300MB")
-    odd.call("grow", megabytes=50, keep=False, seconds=0.6)
+    odd.call("odd.grow", megabytes=50, keep=False, seconds=0.6)
     with pytest.raises(MemoryExceeded, match=r"grow needed more than 300\.0 MB of memory"):
-        odd.call("grow", megabytes=600, keep=False, seconds=600)
+        odd.call("odd.grow", megabytes=600, keep=False, seconds=600)
     assert odd.pid is None
-    odd.call("hello")
+    odd.call("odd.hello")
 
 
 def test_a_process_that_the_system_kills_had_no_memory_left(
-    odd: NativeProcess, monkeypatch: pytest.MonkeyPatch
+    odd: WorkerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    odd.call("hello")
+    odd.call("odd.hello")
     kill_in_call(odd, signal.SIGKILL, monkeypatch)
     with pytest.raises(MemoryExceeded, match="leave_files needed more than"):
-        odd.call("leave_files", seconds=600)
+        odd.call("odd.leave_files", seconds=600)
 
 
 def test_a_process_that_has_grown_is_replaced_before_the_next_piece_of_work(
-    odd: NativeProcess, monkeypatch: pytest.MonkeyPatch
+    odd: WorkerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("edgeloop._util.isolation._MOST_GROWTH_BYTES", 100 << 20)
-    odd.call("hello")
+    odd.call("odd.hello")
     first = odd.pid
-    odd.call("grow", megabytes=60, keep=True)
-    odd.call("grow", megabytes=60, keep=True)
-    odd.call("grow", megabytes=1, keep=True)
+    odd.call("odd.grow", megabytes=60, keep=True)
+    odd.call("odd.grow", megabytes=60, keep=True)
+    odd.call("odd.grow", megabytes=1, keep=True)
     assert odd.pid == first, "the same work goes on where it has what it needs"
-    odd.call("hello")
+    odd.call("odd.hello")
     assert odd.pid != first
+
+
+def test_any_process_answers_any_registered_call(odd: WorkerProcess, tmp_path: Path) -> None:
+    net = save_segmentation_model(tmp_path / "net.onnx")
+    assert odd.call("odd.hello")[0]["temporary"]
+    first = odd.pid
+    assert odd.call("graph.inspect", model=str(net), shapes={})[0]["info"]["params"] > 0
+    assert odd.pid == first
+
+
+@pytest.mark.slow
+def test_a_process_runs_another_interpreter_without_our_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A vendor's Python has NumPy and the vendor's packages. Of ours it sees this package alone."""
+    venv.create(tmp_path / "vendor", symlinks=True)
+    python = tmp_path / "vendor" / "bin" / "python"
+    (packages,) = (tmp_path / "vendor").glob("lib/python*/site-packages")
+    folder = Path(np.__file__).parents[1]
+    for name in ("numpy", "numpy.libs"):
+        if (folder / name).exists():
+            (packages / name).symlink_to(folder / name)
+    (packages / "vendor_sdk.py").write_text(
+        "import sys\n"
+        "def hello(warm=False): return {'python': sys.executable}, ()\n"
+        "def double(array): return {}, [2 * array]\n"
+        "def ours(): import pydantic\n"
+        "CALLS = {'hello': hello, 'double': double, 'ours': ours}\n"
+    )
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    register_calls("vendor", "vendor_sdk", what="The vendor's compiler", extra="vendor")
+    with WorkerProcess(python) as process:
+        assert process.call("vendor.hello")[0]["python"] == str(python)
+        _, (doubled,) = process.call("vendor.double", [np.arange(3)])
+        np.testing.assert_array_equal(doubled, [0, 2, 4])
+        with pytest.raises(MissingExtra, match=r"The vendor's compiler needs .*edgeloop\[vendor\]"):
+            process.call("vendor.ours")
+    with WorkerProcess() as process, pytest.raises(MissingExtra):
+        process.call("vendor.hello")
 
 
 def test_the_memory_of_a_container_is_that_of_the_smallest_group_around_it(tmp_path: Path) -> None:

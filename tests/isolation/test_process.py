@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgeloop._util.isolation import NativeProcess, as_file, mapped
+from edgeloop._util.isolation import WorkerProcess, as_file, mapped
 from edgeloop._util.system import waited_for_cpu_s
 from edgeloop.errors import BadInput, BadModel, ModelFailed, ModelRefused, WorkerFailed
 from edgeloop.platforms.qnn.chips import find_chip
-from edgeloop.platforms.qnn.toolchain import NATIVE, QnnToolchain
+from edgeloop.platforms.qnn.toolchain import QnnToolchain
 from tests.converted import samples, smooth_images
 from tests.graph import odd_models
 from tests.isolation.killing import kill_in_call
@@ -26,20 +26,20 @@ from tests.jobs.waiting import eventually
 
 
 @pytest.fixture(scope="module")
-def process() -> Iterator[NativeProcess]:
+def process() -> Iterator[WorkerProcess]:
     """The next call works, whatever a test did to it."""
-    with NativeProcess(NATIVE) as one:
+    with WorkerProcess() as one:
         yield one
 
 
 def test_a_crash_is_an_error_of_the_model_and_the_next_call_works(process, monkeypatch):
-    process.call("hello")
+    process.call("qnn.hello")
     before = process.pid
     kill_in_call(process, signal.SIGSEGV, monkeypatch)
     with pytest.raises(ModelFailed, match="crashed its process with SIGSEGV") as caught:
-        process.call("wait", seconds=30)
+        process.call("qnn.wait", seconds=30)
     assert not isinstance(caught.value, ModelRefused), "it may be the machine's: it is tried again"
-    assert process.call("hello")[0]["onnxruntime"]
+    assert process.call("qnn.hello")[0]["onnxruntime"]
     assert process.pid != before
 
 
@@ -51,17 +51,17 @@ def starve(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_on_a_busy_machine_a_call_gets_the_time_that_others_took(process, monkeypatch):
-    process.call("hello")
+    process.call("qnn.hello")
     starve(monkeypatch)
-    process.call("wait", seconds=1.2, limit_s=0.5)
+    process.call("qnn.wait", seconds=1.2, limit_s=0.5)
 
 
 def test_a_call_that_a_busy_machine_never_lets_end_is_not_the_models_fault(process, monkeypatch):
-    process.call("hello")
+    process.call("qnn.hello")
     starve(monkeypatch)
     with pytest.raises(WorkerFailed, match=r"did not end within 0\.2 s .* too busy"):
-        process.call("wait", seconds=30, limit_s=0.2)
-    assert process.call("hello")[0]["onnxruntime"]
+        process.call("qnn.wait", seconds=30, limit_s=0.2)
+    assert process.call("qnn.hello")[0]["onnxruntime"]
 
 
 def test_the_time_that_processes_wait_for_a_cpu_is_known():
@@ -77,13 +77,13 @@ def test_the_time_that_processes_wait_for_a_cpu_is_known():
 
 
 def test_a_call_that_does_not_end_is_stopped_and_the_next_one_works(process):
-    process.call("hello")
+    process.call("qnn.hello")
     before = process.pid
     with pytest.raises(ModelFailed, match=r"did not end within 0\.5 s"):
-        process.call("wait", seconds=600, limit_s=0.5)
+        process.call("qnn.wait", seconds=600, limit_s=0.5)
     with pytest.raises(ProcessLookupError):
         os.kill(before, 0)
-    process.call("hello")
+    process.call("qnn.hello")
 
 
 @pytest.mark.slow
@@ -100,22 +100,23 @@ def test_a_picture_too_large_to_compile_ends_at_the_limit(tmp_path):
 def test_errors_of_ours_arrive_as_what_they_are(process, tmp_path):
     path = odd_models.no_number(tmp_path / "m.onnx")
     with pytest.raises(BadModel, match="NaN"):
-        process.call("inspect", model=str(path))
+        process.call("qnn.inspect", model=str(path))
 
 
 def test_what_a_library_raises_is_the_models_error_with_its_last_words(process, tmp_path):
     path = tmp_path / "m.onnx"
     path.write_bytes(b"nonsense")
     with pytest.raises(ModelRefused, match="deploy failed"):
-        process.call("deploy", quantized=str(path), target=str(tmp_path / "d"), layout="NCHW")
+        process.call("qnn.deploy", quantized=str(path), target=str(tmp_path / "d"), layout="NCHW")
 
 
 def test_nothing_is_left_behind(tmp_path):
     script = (
         "import sys\n"
-        "from edgeloop._util.isolation import NativeProcess\n"
-        f"process = NativeProcess({NATIVE!r})\n"
-        "process.call('hello')\n"
+        "from edgeloop._util.isolation import WorkerProcess\n"
+        "import edgeloop.platforms.qnn.toolchain\n"
+        "process = WorkerProcess()\n"
+        "process.call('qnn.hello')\n"
         "print(process._folder.path, process.pid, flush=True)\n"
         "sys.stdin.read()\n"
     )
@@ -163,13 +164,13 @@ def test_an_unknown_chip_lists_those_known():
 
 def test_closing_in_the_middle_of_a_call_ends_it():
     """A runner whose grace period is over does not wait for a compiler."""
-    process = NativeProcess(NATIVE)
-    process.call("hello")
+    process = WorkerProcess()
+    process.call("qnn.hello")
     failures = []
 
     def call() -> None:
         try:
-            process.call("wait", seconds=600, limit_s=600)
+            process.call("qnn.wait", seconds=600, limit_s=600)
         except ModelFailed as error:
             failures.append(str(error))
 

@@ -133,10 +133,10 @@ import os, sys, threading
 from pathlib import Path
 import onnxruntime
 from edgeloop._util.system import available_cpus
-from edgeloop._util.isolation import NativeProcess
+from edgeloop._util.isolation import WorkerProcess
 from edgeloop.platforms.batching import image_batches
 from edgeloop.platforms.qnn.quantize import limited_sessions
-from edgeloop.platforms.qnn.toolchain import NATIVE, QnnToolchain
+from edgeloop.platforms.qnn.toolchain import QnnToolchain
 from edgeloop.runner.resources import CpuPool
 from edgeloop.platforms import open_device
 from edgeloop.settings import Settings
@@ -145,8 +145,8 @@ import numpy as np
 
 folder, net = Path(sys.argv[1]), Path(sys.argv[2])
 pool = CpuPool(folder, may_bind=True)
-with NativeProcess(NATIVE) as early:
-    early.call("hello")
+with WorkerProcess() as early:
+    early.call("qnn.hello")
     with pool.reserve(1, threading.Event(), print), QnnToolchain() as toolchain:
         info = toolchain.inspect(net)
         images = np.zeros((4, info.height, info.width, 3), np.uint8)

@@ -30,7 +30,7 @@ from edgeloop.tuning.precision import (
     find_divergence,
     tune_precision,
 )
-from edgeloop.tuning.precision_worker import channel_sqnr
+from edgeloop.tuning.quantized import channel_sqnr
 from tests.cli.running import Finished, command_line, run_main
 
 pytestmark = pytest.mark.slow

@@ -39,7 +39,7 @@ from edgeloop.tuning.precision import (
     choose_point,
     find_divergence,
 )
-from edgeloop.tuning.precision_worker import NoiseWork
+from edgeloop.tuning.worker import NoiseWork
 from tests.graph.rewrites.cases import graph, node
 
 BASE = PrecisionPoint(PrecisionPlan(), 100.0, 30.0)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 
-from edgeloop._util.isolation import DEFAULT_LIMIT_S, NativeProcess
+from edgeloop._util.isolation import DEFAULT_LIMIT_S, WorkerProcess
 from edgeloop._util.system import available_cpus
 from edgeloop.errors import BadInput, ModelFailed, NoSuchPrecision
 from edgeloop.graph.info import GraphInfo
@@ -20,7 +20,7 @@ from edgeloop.platforms.base import Artefacts, Kind, LatencyProfile, LayerCosts,
 from edgeloop.platforms.batching import infer_in_order, sample_count
 from edgeloop.platforms.qnn.chips import Chip, named_chip
 from edgeloop.platforms.qnn.layers import Workshop, model_costs
-from edgeloop.platforms.qnn.toolchain import NATIVE, QnnToolchain, target_options
+from edgeloop.platforms.qnn.toolchain import QnnToolchain, target_options
 from edgeloop.tasks import Tensors
 
 _ARTEFACTS: Artefacts = {"quantized": ".quant.onnx"}
@@ -48,14 +48,14 @@ class HtpDevice:
         self._profile = profile
         self._limit_s = limit_s
         count = workers or available_cpus()
-        self._processes = [NativeProcess(NATIVE) for _ in range(count)]
-        self._free: SimpleQueue[NativeProcess] = SimpleQueue()
+        self._processes = [WorkerProcess() for _ in range(count)]
+        self._free: SimpleQueue[WorkerProcess] = SimpleQueue()
         for process in reversed(self._processes):
             self._free.put(process)
 
     def probe(self) -> str:
         with self._process() as process:
-            version = process.call("hello", warm=True)[0]["onnxruntime"]
+            version = process.call("qnn.hello", warm=True)[0]["onnxruntime"]
         chip, profile = self._chip, self._profile
         line = f"simulator of {chip.title} (HTP v{chip.arch}), ONNX Runtime {version}; "
         if chip.estimate_soc is None:
@@ -101,7 +101,7 @@ class HtpDevice:
             limit_s = self._limit_s + self._limit_s * sample_count(piece)
             with self._process() as process, _refusals(kind):
                 _, outputs = process.call(
-                    "infer",
+                    "qnn.infer",
                     tuple(piece.values()),
                     limit_s=limit_s,
                     names=list(piece),
@@ -127,7 +127,7 @@ class HtpDevice:
         return {**target_options(named_chip(self._chip)), "enable_htp_fp16_precision": "1"}
 
     @contextmanager
-    def _process(self) -> Iterator[NativeProcess]:
+    def _process(self) -> Iterator[WorkerProcess]:
         process = self._free.get()
         try:
             yield process

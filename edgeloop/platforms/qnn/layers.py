@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from edgeloop._util.files import make_folder, write_atomic
-from edgeloop._util.isolation import NativeProcess
+from edgeloop._util.isolation import WorkerProcess
 from edgeloop._util.values import plural
 from edgeloop.errors import MemoryExceeded, ModelFailed, ModelRefused
 from edgeloop.platforms.base import LayerCost, LayerCosts, Measurement
@@ -38,7 +38,7 @@ class Workshop:
     device: str
     soc: int
     is_calibrated: bool
-    borrow: Callable[[], AbstractContextManager[NativeProcess]]
+    borrow: Callable[[], AbstractContextManager[WorkerProcess]]
     workers: int
     call_limit_s: float
 
@@ -110,7 +110,7 @@ def _layer(
 
 def _call(shop: Workshop, work: str, **fields: Any) -> dict[str, Any]:
     with shop.borrow() as process:
-        return process.call(work, limit_s=shop.call_limit_s, **fields)[0]
+        return process.call(f"qnn.{work}", limit_s=shop.call_limit_s, **fields)[0]
 
 
 def _compiler() -> str:

@@ -1,5 +1,4 @@
-"""The process for native work: `python -m edgeloop.platforms.qnn.native FOLDER`. Nothing else
-talks to Qualcomm's libraries.
+"""What a worker process does with Qualcomm's libraries. Nothing else talks to them.
 
 Every function takes and gives plain values (JSON) and arrays, and works in a folder that is swept
 after each call, since the libraries drop files where they stand. Only documented options of the
@@ -11,12 +10,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from edgeloop._util.isolation import Answer, Array, Work, serve
+from edgeloop._util.isolation import Answer, Array, WorkerCall
 from edgeloop._util.system import thread_limit
 from edgeloop.errors import MissingLibrary, ModelFailed, ModelRefused, WorkerFailed
 from edgeloop.graph.bits import tunable_from, tunable_tensors
@@ -65,7 +65,7 @@ class NativeWork:
         self._sessions: dict[tuple[object, ...], Any] = {}
         self._prefixes = PrefixFiles()
 
-    def table(self) -> Mapping[str, Work]:
+    def table(self) -> Mapping[str, WorkerCall]:
         return {
             "hello": self.hello,
             "wait": self.wait,
@@ -89,9 +89,9 @@ class NativeWork:
         """What is installed; `warm` loads everything that the first real call would wait for."""
         import onnxruntime
 
+        with _without_torch():
+            import onnxruntime.quantization.execution_providers.qnn
         if warm:
-            import onnxruntime.quantization
-
             self._provider()
         return {"onnxruntime": onnxruntime.__version__}, ()
 
@@ -452,12 +452,18 @@ def _keep(file: Path, target: Path) -> None:
     shutil.copyfile(file, target)
 
 
-def main() -> None:
-    """ONNX Runtime's quantizer imports PyTorch where it is installed, for nothing that is used
-    here: it takes seconds, so it is hidden from this process."""
-    sys.modules.setdefault("torch", None)  # type: ignore[arg-type]
-    serve(lambda: NativeWork().table())
+@contextmanager
+def _without_torch() -> Iterator[None]:
+    """ONNX Runtime's quantizer imports PyTorch where it is installed and uses nothing of it here.
+    That takes seconds, so PyTorch is hidden while the quantizer is imported."""
+    if "torch" in sys.modules:
+        yield
+        return
+    sys.modules["torch"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules["torch"]
 
 
-if __name__ == "__main__":
-    main()
+CALLS = NativeWork().table()

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from edgeloop._util.isolation import DEFAULT_LIMIT_S, NativeProcess
+from edgeloop._util.isolation import DEFAULT_LIMIT_S, WorkerProcess, register_calls
 from edgeloop.errors import BadInput
 from edgeloop.graph.bits import tunable_from
 from edgeloop.graph.count import DeployedMemory
@@ -33,7 +33,6 @@ from edgeloop.platforms.qnn.latency import constants_text, predict
 from edgeloop.tasks import Samples
 
 _SIMPLIFIED, _LAYERS = "simplified.onnx", "layers.csv"
-NATIVE = "edgeloop.platforms.qnn.native"
 _CALIBRATION_S_PER_SAMPLE = 2.0
 
 
@@ -71,6 +70,9 @@ class Estimate:
         return self.input_fill_bytes + inner + self.output_spill_bytes
 
 
+register_calls("qnn", "edgeloop.platforms.qnn.native", what="Conversion for Qualcomm chips")
+
+
 class QnnToolchain:
     """Keeps one warm process for native work; `limit_s` is the time one step of it may take."""
 
@@ -79,13 +81,13 @@ class QnnToolchain:
     def __init__(
         self,
         limit_s: float = DEFAULT_LIMIT_S,
-        process: NativeProcess | None = None,
+        process: WorkerProcess | None = None,
         may_split: bool = False,
     ) -> None:
         """`may_split` leaves operators that the compiler does not take to the CPU."""
         self._may_split = may_split
         self._limit_s = limit_s
-        self._process = process or NativeProcess(NATIVE)
+        self._process = process or WorkerProcess()
         self.version = f"onnxruntime-qnn {_installed()}"
 
     def __enter__(self) -> Self:
@@ -100,7 +102,7 @@ class QnnToolchain:
         self.close()
 
     def warm(self) -> None:
-        self._process.warm()
+        self._process.warm("qnn")
 
     def inspect(self, model: Path) -> GraphInfo:
         """Raises UnusableModel (a BadModel) with the reason in plain words."""
@@ -309,7 +311,7 @@ class QnnToolchain:
         return {binary: folder / binary, wrapper: folder / wrapper}
 
     def _call(self, work: str, limit_s: float | None = None, **fields: Any) -> dict[str, Any]:
-        return self._process.call(work, limit_s=limit_s or self._limit_s, **fields)[0]
+        return self._process.call(f"qnn.{work}", limit_s=limit_s or self._limit_s, **fields)[0]
 
 
 class ScreenedModel:
@@ -319,7 +321,7 @@ class ScreenedModel:
     def __init__(
         self, targets: Iterable[tuple[Chip, LatencyProfile | None]], limit_s: float
     ) -> None:
-        self.process = NativeProcess(NATIVE)
+        self.process = WorkerProcess()
         self.toolchain = QnnToolchain(limit_s, self.process)
         chips = [chip for target, profile in targets for chip in _needed(target, profile)]
         self._socs = list(dict.fromkeys(chip.require_estimate() for chip in chips))
@@ -348,7 +350,7 @@ class QnnEstimator:
         )
 
     def warm(self) -> None:
-        self._screened.process.warm()
+        self._screened.process.warm("qnn")
 
     def inspect(self, model: Path) -> GraphInfo:
         return self._screened.toolchain.inspect(model)

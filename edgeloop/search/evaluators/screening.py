@@ -1,8 +1,8 @@
 """Values that are known before any training: counts, host latency, the compiler's estimate.
 
-Run as a program, `python -m edgeloop.search.evaluators.screening` is the process that builds models
-and runs users' spaces. It keeps PyTorch and ONNX Runtime loaded, which takes seconds; whatever a
-space does to it is an error of the candidate and not the end of the search.
+A worker process builds the models and runs users' spaces. It keeps PyTorch and ONNX Runtime loaded,
+which takes seconds; whatever a space does to it is an error of the candidate and not the end of the
+search.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from edgeloop._util.isolation import Answer, NativeProcess, serve
+from edgeloop._util.isolation import Answer, WorkerProcess, register_calls
 from edgeloop.errors import (
     BadInput,
     EdgeloopError,
@@ -50,17 +50,17 @@ class ModelBuilder:
     """Calls the process that builds models: started by the first call, and again after a crash."""
 
     def __init__(self, limit_s: float, project: Path | None = None) -> None:
-        self._process = NativeProcess("edgeloop.search.evaluators.screening")
+        self._process = WorkerProcess()
         self._limit_s = limit_s
         self._project = str((project or Path.cwd()).resolve())
 
     def warm(self) -> None:
-        self._process.warm()
+        self._process.warm("screening")
 
     def build(self, arch: Architecture, target: Path) -> Path:
         """Write the model with its initial weights, the same each time, as an ONNX file."""
         self._process.call(
-            "build",
+            "screening.build",
             limit_s=self._limit_s,
             arch=arch.canonical,
             target=str(target.resolve()),
@@ -71,7 +71,7 @@ class ModelBuilder:
     def host_latency_ms(self, model: Path, warm_up: int, repeats: int) -> float:
         """The median of single-threaded runs in ONNX Runtime."""
         answer, _ = self._process.call(
-            "run",
+            "screening.run",
             limit_s=self._limit_s,
             model=str(model.resolve()),
             warm_up=warm_up,
@@ -84,7 +84,7 @@ class ModelBuilder:
         takes too long for, or cannot be computed, is left out."""
         with contextlib.suppress(ModelFailed, ModelRefused, MemoryExceeded, OutOfMemory):
             answer, _ = self._process.call(
-                "proxies",
+                "screening.proxies",
                 limit_s=min(self._limit_s, _PROXY_LIMIT_S),
                 arch=arch.canonical,
                 wanted=[name.removeprefix(PROXY) for name in wanted],
@@ -98,13 +98,6 @@ class ModelBuilder:
 
     def close(self) -> None:
         self._process.close()
-
-
-def main() -> None:
-    serve(
-        lambda: {"hello": _hello, "build": _build, "run": _run, "proxies": _proxies},
-        what="Screening",
-    )
 
 
 def _hello(warm: bool = True) -> Answer:
@@ -150,6 +143,9 @@ def _run(model: str, warm_up: int, repeats: int) -> Answer:
             times.append(time.perf_counter() - began)
     return {"median_ms": 1000 * statistics.median(times)}, ()
 
+
+CALLS = {"hello": _hello, "build": _build, "run": _run, "proxies": _proxies}
+register_calls("screening", __name__, what="Screening")
 
 UNTRAINED = "untrained.onnx"
 COUNTS = ("params", "macs", "memory_bytes")
@@ -397,7 +393,3 @@ def _host_conditions(repeats: int) -> str:
         installed = "unknown"
     cpu = f"{platform.machine()} {platform.node()}"
     return f"host {cpu}, 1 thread, onnxruntime {installed}, of {repeats}"
-
-
-if __name__ == "__main__":
-    main()

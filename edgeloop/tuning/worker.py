@@ -1,5 +1,4 @@
-"""Numbers of float graphs with single tensors quantized, in a process of its own:
-`python -m edgeloop.tuning.precision_worker FOLDER`.
+"""What a worker process does for tuning: noise of single tensors, and the steps of recovery.
 
 How much of the error of a quantized model comes from one tensor is found without the chip: only
 this tensor is rounded, all else stays float, and the outputs are compared. That is quick, and
@@ -9,24 +8,47 @@ ranks tensors well; what a whole plan gives is for the simulator to say.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgeloop._util.isolation import Answer, Array, Work, serve
+from edgeloop._util.isolation import Answer, Array, WorkerCall
 from edgeloop._util.system import thread_limit
 from edgeloop.graph.bits import channel_axis, weight_layers
+from edgeloop.graph.count import graph_info
 from edgeloop.graph.info import GraphInfo, info_from
 from edgeloop.graph.read import shapes_of
-from edgeloop.platforms import PROBE, cut, model_inputs, run_samples, sample_count
+from edgeloop.platforms import PROBE
+from edgeloop.platforms.batching import (
+    calibration_runs,
+    cut,
+    model_inputs,
+    run_samples,
+    sample_count,
+    samples_from_files,
+)
+from edgeloop.tuning import equalize, rounding
+from edgeloop.tuning.equalize import MOST_PASSES, correct_biases
+from edgeloop.tuning.quantized import (
+    FloatGraph,
+    QuantizedGraph,
+    Run,
+    Runs,
+    channel_sqnr,
+    output_error,
+    session_of,
+)
+from edgeloop.tuning.rounding import round_layers
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from onnx import ModelProto
 
     from edgeloop.tasks import Tensors
 
-MOST_DB = 60.0
 _EXACT = ".exact"
 _NARROWEST = 1e-4  # the least range that quantizers give a tensor
 
@@ -39,14 +61,6 @@ class NoiseWork:
         self._content = b""
         self._expected: Tensors = {}
 
-    def table(self) -> Mapping[str, Work]:
-        return {"hello": self.hello, "noise": self.noise, "probe": self.probe, "local": self.local}
-
-    def hello(self, warm: bool = False) -> Answer:
-        import onnxruntime
-
-        return {"onnxruntime": onnxruntime.__version__}, ()
-
     def noise(
         self,
         *inputs: Array,
@@ -58,17 +72,17 @@ class NoiseWork:
     ) -> Answer:
         """The power of the error that rounding these tensors makes, as a share of the outputs'
         own: `activations` are ranges, rounded to 8 bits, `weights` have the bits given."""
-        graph_info = info_from(info)
+        model_info = info_from(info)
         batch = dict(zip(names, inputs, strict=True))
         key = (model, Path(model).stat().st_mtime_ns, sample_count(batch))
         if self._key != key:
             self._key, self._content = key, Path(model).read_bytes()
-            self._expected = _outputs(self._content, graph_info, batch)
+            self._expected = _outputs(self._content, model_info, batch)
         changed = self._model()
         for name, (low, high) in activations.items():
             round_activation(changed, name, low, high)
         round_weights(changed, weights)
-        given = _outputs(changed.SerializeToString(), graph_info, batch)
+        given = _outputs(changed.SerializeToString(), model_info, batch)
         return {"noise": relative_noise(given, self._expected)}, ()
 
     def probe(self, model: str, target: str, names: list[str]) -> Answer:
@@ -101,7 +115,7 @@ class NoiseWork:
         import numpy as np
         import onnx
 
-        graph_info = info_from(info)
+        model_info = info_from(info)
         batch = dict(zip(names, inputs, strict=True))
         with np.load(given) as file:
             chip = {name: file[f"arr_{place}"] for place, name in enumerate(tensors)}
@@ -109,10 +123,10 @@ class NoiseWork:
         shapes = cut_between_layers(graph, list(chip))
         session = _session(graph.SerializeToString())
         exact: dict[str, list[Array]] = {name: [] for name in shapes}
-        for place in range(0, sample_count(batch), graph_info.batch):
-            feeds = model_inputs(cut(batch, place, place + graph_info.batch), graph_info)
+        for place in range(0, sample_count(batch), model_info.batch):
+            feeds = model_inputs(cut(batch, place, place + model_info.batch), model_info)
             own = {
-                name: chip[name][place : place + graph_info.batch].reshape(shape)
+                name: chip[name][place : place + model_info.batch].reshape(shape)
                 for name, shape in shapes.items()
             }
             outputs = session.run([f"{name}{_EXACT}" for name in shapes], {**feeds, **own})
@@ -120,7 +134,7 @@ class NoiseWork:
                 exact[name].append(value)
         found = {
             name: channel_sqnr(
-                chip[name][: len(values) * graph_info.batch].reshape(-1, *values[0].shape[1:]),
+                chip[name][: len(values) * model_info.batch].reshape(-1, *values[0].shape[1:]),
                 np.concatenate(values),
             )
             for name, values in exact.items()
@@ -199,22 +213,6 @@ def cut_between_layers(model: ModelProto, names: Sequence[str]) -> dict[str, tup
     return kept
 
 
-def channel_sqnr(given: NDArray[Any], expected: NDArray[Any]) -> float:
-    """The median over channels, in dB, of those that are ever anything but zero."""
-    import numpy as np
-
-    axis = 1 if expected.ndim >= 3 and expected.shape[1] > 1 else expected.ndim - 1
-    others = tuple(place for place in range(expected.ndim) if place != max(axis, 0))
-    exact = expected.astype(np.float64)
-    power = np.square(exact).sum(axis=others)
-    error = np.square(given.reshape(expected.shape) - exact).sum(axis=others)
-    alive = power > 1e-9 * max(float(power.max(initial=0.0)), 1e-30)
-    if not alive.any():
-        return MOST_DB
-    ratios = 10 * np.log10(power[alive] / np.maximum(error[alive], 1e-30))
-    return float(min(np.median(ratios), MOST_DB))
-
-
 def relative_noise(given: Tensors, expected: Tensors) -> float:
     """The mean over all outputs; one of whole numbers counts the share of different ones."""
     import numpy as np
@@ -247,9 +245,138 @@ def _session(content: bytes) -> Any:
     return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
 
-def main() -> None:
-    serve(lambda: NoiseWork().table(), what="Precision")
+# The steps of recovery, each on a float graph and its quantized form: what it changes, and which of
+# its variants looks best on the CPU. Whether it is kept is decided elsewhere, on the device.
 
 
-if __name__ == "__main__":
-    main()
+FEW_BITS, ALL_BITS = 4, 8
+_FEWEST, _MOST_RUNS, _MOST_OBSERVED = 4, 32, 128
+_COMPARED = 16
+_SECONDS = 120.0  # of inference, for one step
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What a step made. `graph` computes what the float model computes."""
+
+    graph: FloatGraph
+    quantized: QuantizedGraph
+    variant: str = ""
+
+
+Step = Callable[[FloatGraph, QuantizedGraph, Runs], Attempt | None]
+
+
+def equalize_step(graph: FloatGraph, quantized: QuantizedGraph, runs: Runs) -> Attempt | None:
+    pairs = equalize.pairs_of(graph)
+    if not pairs:
+        return None
+    between = [tensor for pair in pairs for tensor in pair.between]
+    some = affordable(graph.model, runs, passes=1, most=_MOST_OBSERVED)
+    known = equalize.channel_ranges(graph, some, between)
+    attempts = (
+        Attempt(*equalize.equalized(graph, quantized, variant, known), variant)
+        for variant in equalize.VARIANTS
+    )
+    return _best(attempts, runs)
+
+
+def ranges_step(graph: FloatGraph, quantized: QuantizedGraph, runs: Runs) -> Attempt | None:
+    tensors = rounding.chosen_tensors(graph, quantized)
+    if not tensors:
+        return None
+    some = affordable(graph.model, runs, passes=2, most=_MOST_OBSERVED)
+    known = rounding.histograms(graph, some, tensors)
+    attempts = (
+        Attempt(graph, rounding.ranged(graph, quantized, variant, known), variant)
+        for variant in rounding.VARIANTS
+    )
+    return _best(attempts, runs)
+
+
+def rounding_step(
+    graph: FloatGraph, quantized: QuantizedGraph, runs: Runs, most_bits: int = FEW_BITS
+) -> Attempt | None:
+    changed = quantized.copy()
+    some = affordable(changed.model, runs, passes=len(changed.layers), most=_MOST_RUNS)
+    done = round_layers(graph, changed, some, most_bits)
+    return Attempt(graph, changed, f"{done} layers") if done else None
+
+
+def bias_step(graph: FloatGraph, quantized: QuantizedGraph, runs: Runs) -> Attempt | None:
+    changed = quantized.copy()
+    passes = min(MOST_PASSES, len(changed.layers))
+    some = affordable(changed.model, runs, passes, most=_MOST_RUNS)
+    done = correct_biases(graph, changed, some)
+    return Attempt(graph, changed, f"{done} layers") if done else None
+
+
+STEPS: Mapping[str, Step] = {
+    "equalize": equalize_step,
+    "ranges": ranges_step,
+    "adaround": rounding_step,
+    "bias": bias_step,
+}
+"""In the order in which they are tried."""
+
+
+def _best(attempts: Iterator[Attempt], runs: Runs) -> Attempt:
+    """The one whose outputs are nearest to the float model's on the CPU."""
+    tried = list(attempts)
+    some = affordable(tried[0].quantized.model, runs, passes=len(tried), most=_COMPARED)
+    return min(tried, key=lambda one: output_error(one.graph.model, one.quantized.model, some))
+
+
+def affordable(model: ModelProto, runs: Runs, passes: int, most: int) -> Runs:
+    """As many runs as so many passes can have within the time of a step; always a few."""
+    session = session_of(model, is_exact=True)
+    first: Run = next(runs())
+    began = time.monotonic()
+    session.run(None, dict(first))
+    took_s = max(time.monotonic() - began, 1e-4)
+    count = max(_FEWEST, min(most, int(_SECONDS / (took_s * max(1, passes)))))
+    return lambda: islice(runs(), count)
+
+
+def step(
+    name: str,
+    model: str,
+    quantized: str,
+    target_model: str,
+    target: str,
+    samples: Mapping[str, Any],
+    rounds_all: bool = False,
+) -> Answer:
+    """One step on two files, into two others; `is_done` is false where it has nothing to change."""
+    graph = FloatGraph.load(Path(model))
+    info = graph_info(Path(model).name, graph.model)
+    inputs = samples_from_files(samples)
+
+    def runs() -> Iterator[Run]:
+        return calibration_runs(info, inputs)
+
+    work = STEPS[name]
+    if name == "adaround" and rounds_all:
+        work = partial(rounding_step, most_bits=ALL_BITS)
+    attempt = work(graph, QuantizedGraph.load(Path(quantized)), runs)
+    if attempt is None:
+        return {"is_done": False, "variant": ""}, ()
+    attempt.graph.save(Path(target_model))
+    attempt.quantized.save(Path(target))
+    return {"is_done": True, "variant": attempt.variant}, ()
+
+
+def hello(warm: bool = False) -> Answer:
+    import onnxruntime
+
+    return {"onnxruntime": onnxruntime.__version__}, ()
+
+
+_NOISE = NoiseWork()
+CALLS: Mapping[str, WorkerCall] = {
+    "hello": hello,
+    "noise": _NOISE.noise,
+    "probe": _NOISE.probe,
+    "local": _NOISE.local,
+    "step": step,
+}
