@@ -14,7 +14,7 @@ from typing import Any
 from edgeloop._util.isolation import DEFAULT_LIMIT_S, WorkerProcess, register_calls
 from edgeloop._util.system import available_cpus
 from edgeloop.graph.info import GraphInfo, GraphSummary, Shape, info_from, summary_from
-from edgeloop.graph.rewrites.catalog import OutputComparison, RewriteStep
+from edgeloop.graph.rewrites.registry import OutputComparison, RewriteStep
 
 _MOST_IN_POOL = 2
 

@@ -21,12 +21,12 @@ from edgeloop.graph.rewrites.apply import (
     ALL,
     FUSIONS,
     apply_rewrites,
+    apply_steps,
     planned_rewrites,
     rewrite_notes,
 )
-from edgeloop.graph.rewrites.catalog import RewriteStep
 from edgeloop.graph.rewrites.checking import compare_outputs
-from edgeloop.graph.rewrites.registry import apply_steps
+from edgeloop.graph.rewrites.registry import RewriteStep
 from edgeloop.graph.simplify import STANDARD_DOMAINS, prepare_model
 from edgeloop.graph.variants import (
     class_axis,

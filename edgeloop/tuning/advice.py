@@ -23,10 +23,10 @@ from edgeloop._util.system import announced_memory, available_cpus
 from edgeloop.errors import BadInput, EdgeloopError, ModelFailed
 from edgeloop.graph.info import GraphInfo
 from edgeloop.graph.isolated import GraphProcess
-from edgeloop.graph.rewrites.catalog import (
-    EXACT_REWRITES,
-    ExactRewrite,
+from edgeloop.graph.rewrites.registry import (
+    SPEED_REWRITES,
     OutputComparison,
+    Rewrite,
     RewriteStep,
     find_rewrite,
 )
@@ -344,7 +344,7 @@ class AdviceSearch:
         refused: Mapping[str, str] | None = None,
     ) -> None:
         wanted = [find_rewrite(name) for name in dict.fromkeys(names)]
-        chosen: Sequence[ExactRewrite] = wanted or EXACT_REWRITES
+        chosen: Sequence[Rewrite] = wanted or SPEED_REWRITES
         self._equal = [one.name for one in chosen if one.is_equal]
         self._other = [one.name for one in chosen if not one.is_equal]
         self._applies_others = bool(wanted)

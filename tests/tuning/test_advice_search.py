@@ -10,7 +10,7 @@ import pytest
 
 from edgeloop.cli.tuning import _advise_lines
 from edgeloop.errors import BadInput
-from edgeloop.graph.rewrites.catalog import OutputComparison, RewriteStep
+from edgeloop.graph.rewrites.registry import OutputComparison, RewriteStep
 from edgeloop.tuning import advice as advising
 from edgeloop.tuning.advice import (
     Advice,

@@ -1,5 +1,6 @@
 """Exact rewrites: replace operators that compilers refuse or run slowly, without changing results.
 
-Start reading in `catalog.py` (names and meanings) and `apply.py`, which applies rewrites and checks
-the numbers; `registry.py` has the functions, `editor.py` the graph while it changes.
+Start reading in `registry.py`, which lists all of them; `apply.py` applies them, `checking.py`
+proves with numbers that the model still computes the same. `editor.py` is a graph while it changes,
+and the other modules are the rewrites.
 """

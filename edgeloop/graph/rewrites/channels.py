@@ -9,20 +9,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edgeloop.graph.rewrites.editor import FLOAT, GraphEditor, attribute
-from edgeloop.graph.rewrites.sites import (
+from edgeloop.graph.rewrites.editor import (
+    FLOAT,
     POINTWISE,
     Convolution,
+    GraphEditor,
     add_convolution,
     add_pointwise,
+    attribute,
     convolution,
-    sites,
+    each,
 )
 
 if TYPE_CHECKING:
     from onnx import NodeProto
 
-    from edgeloop.graph.rewrites.sites import Floats
+    from edgeloop.graph.rewrites.editor import Floats
 
 
 MULTIPLE = 32
@@ -30,7 +32,7 @@ _BY_CHANNEL = frozenset((*POINTWISE, "MaxPool", "AveragePool", "GlobalAveragePoo
 _MOST_NODES = 40
 
 
-@sites("Conv")
+@each("Conv")
 def pad_channels(editor: GraphEditor, node: NodeProto) -> bool:
     """Tensors whose channels are no multiple of 32: padded with channels that nobody reads."""
     conv = convolution(editor, node)
@@ -173,13 +175,13 @@ class _Affine:
     moved: NodeProto | None = None
 
 
-@sites("Conv")
+@each("Conv")
 def fold_before(editor: GraphEditor, node: NodeProto) -> bool:
     """Factors and offsets in front of a convolution: into its kernel and bias."""
     return _fold(editor, node, has_border=False)
 
 
-@sites("Conv")
+@each("Conv")
 def fold_with_border(editor: GraphEditor, node: NodeProto) -> bool:
     """The same where the convolution pads: with a constant map for the border behind it."""
     return _fold(editor, node, has_border=True)
@@ -212,7 +214,7 @@ def _fold(editor: GraphEditor, node: NodeProto, has_border: bool) -> bool:
     return True
 
 
-@sites("Conv")
+@each("Conv")
 def mix_before(editor: GraphEditor, node: NodeProto) -> bool:
     """Factors and offsets in front of a convolution: as a convolution of single pixels."""
     conv = convolution(editor, node)
@@ -234,7 +236,7 @@ def mix_before(editor: GraphEditor, node: NodeProto) -> bool:
     return True
 
 
-@sites(*_AFFINE)
+@each(*_AFFINE)
 def fold_behind(editor: GraphEditor, node: NodeProto) -> bool:
     """Factors and offsets behind a convolution: into its kernel and bias."""
     step = _step(editor, node, axis=1)
@@ -251,7 +253,7 @@ def fold_behind(editor: GraphEditor, node: NodeProto) -> bool:
     return True
 
 
-@sites("Sub", "Div")
+@each("Sub", "Div")
 def plain_operands(editor: GraphEditor, node: NodeProto) -> bool:
     """Sub and Div by constants: Add and Mul."""
     import numpy as np

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from edgeloop._util.system import thread_limit
-from edgeloop.graph.rewrites.catalog import OutputComparison
+from edgeloop.graph.rewrites.registry import OutputComparison
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,7 +35,7 @@ def compare_outputs(
     feeds = [*samples, *_inputs(before)]
     seen = _changed_places(before, after)
     try:
-        first, second = _run(before, feeds, seen), _run(after, feeds, seen)
+        first, second = run_model(before, feeds, seen), run_model(after, feeds, seen)
     except Exception as error:  # noqa: BLE001 - native code raises what it likes
         return OutputComparison(False, float("inf"), _first_line(error))
     return compared(first, second)
@@ -103,7 +103,10 @@ def _changed_places(before: ModelProto, after: ModelProto) -> list[ValueInfoProt
     return found[:: 1 + len(found) // _MOST_PLACES]
 
 
-def _run(model: ModelProto, feeds: Sequence[Feeds], seen: Sequence[ValueInfoProto]) -> Outputs:
+def run_model(
+    model: ModelProto, feeds: Sequence[Feeds], seen: Sequence[ValueInfoProto] = ()
+) -> Outputs:
+    """The outputs of each run, without any optimization of the runtime; then the tensors `seen`."""
     import onnx
     import onnxruntime
 
@@ -126,11 +129,11 @@ def _inputs(model: ModelProto) -> list[dict[str, NDArray[Any]]]:
     dice = np.random.default_rng(_SEED)
     weights = {tensor.name for tensor in model.graph.initializer}
     given = [value for value in model.graph.input if value.name not in weights]
-    makers = (_noise, _smooth, _ones)
+    makers = (random_values, _smooth, _ones)
     return [{value.name: make(dice, value) for value in given} for make in makers]
 
 
-def _noise(dice: Any, value: ValueInfoProto) -> NDArray[Any]:
+def random_values(dice: Any, value: ValueInfoProto) -> NDArray[Any]:
     """Floats as of pixels, from 0 to 1; whole numbers that any table of tokens has."""
     shape, kind = _form(value)
     drawn: NDArray[Any] = dice.random(shape) if kind.kind == "f" else dice.integers(0, 2, shape)
@@ -143,7 +146,7 @@ def _smooth(dice: Any, value: ValueInfoProto) -> NDArray[Any]:
 
     shape, kind = _form(value)
     if kind.kind != "f" or not shape:
-        return _noise(dice, value)
+        return random_values(dice, value)
     total = sum(np.ix_(*(np.linspace(-1, 1, size) * dice.random() for size in shape)))
     return np.asarray(total).astype(kind)
 

@@ -6,27 +6,30 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edgeloop.graph.rewrites.editor import FLOAT, GraphEditor, Replacement, attribute
-from edgeloop.graph.rewrites.sites import (
+from edgeloop.graph.rewrites.editor import (
+    FLOAT,
     POINTWISE,
     Convolution,
+    GraphEditor,
+    Replacement,
     add_convolution,
     add_pointwise,
+    attribute,
     convolution,
     copied,
-    sites,
+    each,
 )
 
 if TYPE_CHECKING:
     from onnx import NodeProto
 
-    from edgeloop.graph.rewrites.sites import Floats
+    from edgeloop.graph.rewrites.editor import Floats
 
 
 _MOST_TERMS = 8
 
 
-@sites("Concat")
+@each("Concat")
 def merge_joined(editor: GraphEditor, node: NodeProto) -> bool:
     """Convolutions of one image, side by side, whose results are joined: one convolution."""
     shape = editor.shape(node.output[0])
@@ -58,7 +61,7 @@ def merge_joined(editor: GraphEditor, node: NodeProto) -> bool:
     return True
 
 
-@sites("Add", "Sum")
+@each("Add", "Sum")
 def merge_added(editor: GraphEditor, node: NodeProto) -> bool:
     """Convolutions of one image that are added, the image itself among them: one convolution."""
     terms = _terms(editor, node)
@@ -91,7 +94,7 @@ def merge_added(editor: GraphEditor, node: NodeProto) -> bool:
     return True
 
 
-@sites("Conv")
+@each("Conv")
 def merge_consecutive(editor: GraphEditor, node: NodeProto) -> bool:
     """A convolution of single pixels right behind or in front of another one: both as one."""
     import numpy as np
@@ -246,7 +249,7 @@ def _dense(conv: Convolution) -> Floats | None:
 # mixes the channels of one pixel. The order does not matter, and one of them has fewer pixels.
 
 
-@sites("Conv")
+@each("Conv")
 def convolve_before_resize(editor: GraphEditor, node: NodeProto) -> bool:
     """A convolution of single pixels behind an enlarging Resize: in front of it."""
     conv = convolution(editor, node)
@@ -272,7 +275,7 @@ def convolve_before_resize(editor: GraphEditor, node: NodeProto) -> bool:
     return True
 
 
-@sites("Conv")
+@each("Conv")
 def convolve_parts_before_resize(editor: GraphEditor, node: NodeProto) -> bool:
     """Enlarged images that are joined and then convolved by single pixels: each convolved while it
     is small, and added."""
@@ -316,7 +319,7 @@ def convolve_parts_before_resize(editor: GraphEditor, node: NodeProto) -> bool:
     return True
 
 
-@sites("AveragePool", "GlobalAveragePool")
+@each("AveragePool", "GlobalAveragePool")
 def pool_before_convolution(editor: GraphEditor, node: NodeProto) -> bool:
     """A pooling of averages behind a convolution of single pixels: in front of it."""
     conv = convolution(editor, editor.maker(node.input[0], "Conv"))

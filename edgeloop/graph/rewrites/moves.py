@@ -11,13 +11,15 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from edgeloop.graph.rewrites.editor import FLOAT, GraphEditor, attribute
-from edgeloop.graph.rewrites.sites import (
+from edgeloop.graph.rewrites.editor import (
+    FLOAT,
     Convolution,
+    GraphEditor,
     add_convolution,
     add_pointwise,
+    attribute,
     convolution,
-    sites,
+    each,
 )
 
 if TYPE_CHECKING:
@@ -55,7 +57,7 @@ class _Movement:
         return self.block == 1 and bool(np.all(np.diff(self.channels) == 1))
 
 
-@sites("Conv")
+@each("Conv")
 def stride_over_blocks(editor: GraphEditor, node: NodeProto) -> bool:
     """Blocks of pixels as channels in front of a convolution: a convolution with wider steps."""
     import numpy as np
@@ -82,7 +84,7 @@ def stride_over_blocks(editor: GraphEditor, node: NodeProto) -> bool:
     return True
 
 
-@sites("Conv")
+@each("Conv")
 def reorder_kernel(editor: GraphEditor, node: NodeProto) -> bool:
     """Channels in another order in front of a convolution: the kernel's in that order."""
     import numpy as np
@@ -100,7 +102,7 @@ def reorder_kernel(editor: GraphEditor, node: NodeProto) -> bool:
     return True
 
 
-@sites(*_MOVING)
+@each(*_MOVING)
 def reorder_by_convolution(editor: GraphEditor, node: NodeProto) -> bool:
     """Channels in another order: a convolution of single pixels by ones and zeros."""
     import numpy as np
@@ -117,7 +119,7 @@ def reorder_by_convolution(editor: GraphEditor, node: NodeProto) -> bool:
     return True
 
 
-@sites("Reshape", "Gather", "Concat")
+@each("Reshape", "Gather", "Concat")
 def shuffle_by_convolution(editor: GraphEditor, node: NodeProto) -> bool:
     """All channels in another order: a convolution of single pixels by ones and zeros, whatever
     moves them further."""

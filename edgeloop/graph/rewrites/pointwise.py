@@ -6,8 +6,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from edgeloop.graph.count import graph_info
-from edgeloop.graph.rewrites.editor import FLOAT, GraphEditor, attribute, close_to
-from edgeloop.graph.rewrites.sites import sites
+from edgeloop.graph.rewrites.editor import FLOAT, GraphEditor, attribute, close_to, each
 from edgeloop.graph.variants import class_axis
 
 if TYPE_CHECKING:
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 _HARD_SWISH_OPSET = 14
 
 
-@sites("Clip", "HardSigmoid")
+@each("Clip", "HardSigmoid")
 def fuse_hard_swish(editor: GraphEditor, node: NodeProto) -> bool:
     """x · clip(x + 3, 0, 6) / 6, the division anywhere: HardSwish."""
     if editor.opset < _HARD_SWISH_OPSET:

@@ -9,8 +9,10 @@ import pytest
 
 from edgeloop.graph.check import read_graph
 from edgeloop.graph.rewrites import apply as module
-from edgeloop.graph.rewrites.apply import REWRITES, applied_rewrites, apply_rewrites, rewrite_notes
+from edgeloop.graph.rewrites import layout
+from edgeloop.graph.rewrites.apply import applied_rewrites, apply_rewrites, rewrite_notes
 from edgeloop.graph.rewrites.editor import GraphEditor
+from edgeloop.graph.rewrites.registry import COMPILER_REWRITES, Rewrite
 from tests.graph.rewrites.cases import (
     gelu,
     graph,
@@ -272,7 +274,7 @@ def test_what_only_looks_like_it_is_left_alone(name):
 
 
 def test_every_rewrite_has_a_case():
-    assert {case[0] for case in CASES.values()} == {rewrite.name for rewrite in REWRITES}
+    assert {case[0] for case in CASES.values()} == {rewrite.name for rewrite in COMPILER_REWRITES}
 
 
 def test_a_rewrite_that_changes_the_outputs_is_not_used(monkeypatch):
@@ -286,8 +288,9 @@ def test_a_rewrite_that_changes_the_outputs_is_not_used(monkeypatch):
         new.add("Neg", [relu.input[0]], editor.shape(relu.input[0]), relu.output[0])
         return [new.done()]
 
-    bad = module.Rewrite("wrong", "Relu → Neg", wrong)
-    monkeypatch.setattr(module, "REWRITES", (bad, *REWRITES))
+    monkeypatch.setattr(layout, "wrong", wrong, raising=False)
+    bad = Rewrite("wrong", "Relu → Neg", "layout.wrong")
+    monkeypatch.setattr(module, "COMPILER_REWRITES", (bad, *COMPILER_REWRITES))
     model = linear()
     applied = apply_rewrites(model, {"wrong", "linear"})
     assert [item.name for item in applied] == ["linear"]
