@@ -39,7 +39,7 @@ from edgeloop.tuning.precision import (
     choose_point,
     find_divergence,
 )
-from edgeloop.tuning.worker import NoiseWork
+from edgeloop.tuning.worker import CALLS
 from tests.graph.rewrites.cases import graph, node
 
 BASE = PrecisionPoint(PrecisionPlan(), 100.0, 30.0)
@@ -168,7 +168,7 @@ def test_tensors_inside_may_have_any_name(tmp_path: Path) -> None:
 
     class Native:
         def call(self, work: str, arrays: Any = (), limit_s: float = 0, **fields: Any) -> Any:
-            return NoiseWork().table()[work](*arrays, **fields)
+            return CALLS[work.removeprefix("tuning.")](*arrays, **fields)
 
     lab = lab_of(tmp_path, Bench(), Native(), model)
     ones = np.ones((2, 3, 4, 4), np.float32)
