@@ -36,7 +36,6 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-import edgeloop
 from edgeloop import errors
 from edgeloop._util.files import ScratchFolder
 from edgeloop._util.system import (
@@ -218,7 +217,7 @@ class WorkerProcess:
         except OSError as error:
             raise WorkerFailed(reason=f"{tempfile.gettempdir()}: {error.strerror}") from None
         # With -P, files of the current folder such as random.py do not replace modules.
-        command = [self._python, "-P", "-c", _PROGRAM, edgeloop.__file__, str(self._folder.path)]
+        command = [self._python, "-P", "-c", _PROGRAM, _PACKAGE, str(self._folder.path)]
         try:
             # A session of its own: Ctrl-C on the terminal is ours to handle, not the child's.
             child = subprocess.Popen(  # noqa: S603
@@ -515,6 +514,7 @@ _LARGEST_LOG = 1 << 20
 TEMPORARY = "tmp"  # of what libraries call the folder for temporary files, below ours
 
 
+_PACKAGE = str(Path(errors.__file__).with_name("__init__.py"))
 # Loads this package from its file and not from a path: our environment must not get into that of
 # another interpreter.
 _PROGRAM = """
