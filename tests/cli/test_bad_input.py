@@ -1,9 +1,11 @@
-"""Whatever cannot be used is refused in one sentence, and nothing is stored."""
+"""Whatever cannot be used is refused in one sentence, and nothing is stored.
+
+What is wrong with a model or a name is told apart in `tests/models`: here is one of each way.
+"""
 
 from __future__ import annotations
 
 import os
-import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,58 +15,18 @@ from edgeloop.store import Store
 from tests.cli.conftest import Edgeloop
 from tests.cli.running import is_empty, run_command
 from tests.conftest import StoreUnderTest
-from tests.models.test_names import BAD_NAMES
-from tests.nets import save_external, save_tiny, save_with_location, tiny_model
+from tests.nets import save_tiny, save_with_location
 
-# A NUL cannot be put into a process's arguments at all.
-NAMES = [name for name in BAD_NAMES if "\x00" not in name]
+NAMES = ["../x", "a\nb", "x" * 300]
 
 
 def a_text(folder: Path) -> Path:
     return written(folder, b"Not a model.\n")
 
 
-def random_bytes(folder: Path) -> Path:
-    return written(folder, random.Random(2).randbytes(10_000))
-
-
-def an_empty_file(folder: Path) -> Path:
-    return written(folder, b"")
-
-
-def an_empty_protobuf(folder: Path) -> Path:
-    return written(folder, b"\x08\x08")
-
-
-def a_truncated_model(folder: Path) -> Path:
-    return written(folder, tiny_model().SerializeToString()[:-40])
-
-
-def a_model_without_its_data(folder: Path) -> Path:
-    path = save_external(folder / "net.onnx")
-    (folder / "weights.bin").unlink()
-    return path
-
-
-def a_model_with_truncated_data(folder: Path) -> Path:
-    path = save_external(folder / "net.onnx")
-    os.truncate(folder / "weights.bin", 1_000)
-    return path
-
-
 def data_above(folder: Path) -> Path:
     (folder / "w").write_bytes(bytes(64))
     return save_with_location(folder / "below/net.onnx", "../w")
-
-
-def data_at_an_absolute_path(folder: Path) -> Path:
-    return save_with_location(folder / "net.onnx", "/etc/passwd")
-
-
-def data_behind_a_link(folder: Path) -> Path:
-    path = save_with_location(folder / "net.onnx", "w")
-    (folder / "w").symlink_to("/etc/passwd")
-    return path
 
 
 def a_3_gb_file(folder: Path) -> Path:
@@ -98,15 +60,7 @@ def written(folder: Path, content: bytes) -> Path:
 
 BAD_FILES = [
     a_text,
-    random_bytes,
-    an_empty_file,
-    an_empty_protobuf,
-    a_truncated_model,
-    a_model_without_its_data,
-    a_model_with_truncated_data,
     data_above,
-    data_at_an_absolute_path,
-    data_behind_a_link,
     a_3_gb_file,
     an_empty_folder,
     a_missing_path,
@@ -127,20 +81,20 @@ def test_a_file_that_cannot_be_used_is_refused(
     assert not (project / ".edgeloop").exists()
 
 
-def test_a_refused_file_leaves_no_trace_in_any_store(
-    place: StoreUnderTest,
-    store: Store,
+@pytest.mark.server
+def test_a_refused_file_leaves_no_trace_in_a_database(
     edgeloop: Edgeloop,
     tmp_path: Path,
+    make_place: Callable[[str], StoreUnderTest],
+    make_store: Callable[[StoreUnderTest], Store],
     monkeypatch: pytest.MonkeyPatch,
 ):
+    place = make_place("postgresql")
+    store = make_store(place)
     for name, value in place.environ.items():
         monkeypatch.setenv(name, value)
-    for make in (a_text, data_above, a_3_gb_file):
-        folder = tmp_path / make.__name__
-        folder.mkdir()
-        assert edgeloop("upload", make(folder)).sentence
-        assert is_empty(store) and store.experiments() == []
+    assert edgeloop("upload", a_text(tmp_path)).sentence
+    assert is_empty(store) and store.experiments() == []
 
 
 def test_a_real_process_answers_the_same(project: Path):
@@ -157,7 +111,7 @@ def test_a_bad_name_is_refused(edgeloop: Edgeloop, project: Path, name: str):
     assert not (project / ".edgeloop").exists()
 
 
-@pytest.mark.parametrize("name", [*NAMES, "ab", "a.b", "usage"])
+@pytest.mark.parametrize("name", [*NAMES, "ab", "usage"])
 def test_a_bad_experiment_is_refused(edgeloop: Edgeloop, project: Path, name: str):
     save_tiny(project / "net.onnx")
     said = edgeloop("upload", "net.onnx", f"--experiment={name}")
