@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
 import sys
-import threading
 import urllib.request
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,6 +34,7 @@ from tests.jobs.runs import record
 from tests.peers.ports import free_port
 from tests.peers.process import wait_until
 from tests.peers.ray import CPUS, RayCluster
+from tests.peers.service import Service
 
 # Names of variables in which the order, or anything that quotes it, can be found.
 LEAKS = """\
@@ -46,6 +43,13 @@ marks = ('EDGELOOP_ORDER', 'gcs://', 'LocalStore')
 print('LEAKS', [n for n, v in os.environ.items() if any(mark in n + v for mark in marks)])
 print('FILES', [f for p in os.environ['PYTHONPATH'].split(':') if 'runtime_resources' in p
                 for f in os.listdir(p)])
+"""
+
+# As a real cluster says it only now and then.
+ENDED = """Traceback (most recent call last):
+  File "job_supervisor.py", line 402, in run
+    job_process = psutil.Process(child_pid)
+psutil.NoSuchProcess: process PID not found (pid=1107)
 """
 
 
@@ -211,16 +215,19 @@ def test_a_job_that_outlived_its_head_is_aborted_through_the_store(
         ("The actor never ran - it was cancelled before it started running.", "canceled"),
         ("The actor is dead because it was killed by `ray.kill`.", "canceled"),
         ("The actor is dead because its node has died.", "failed"),
+        (ENDED, "canceled"),
+        ("Traceback\nOSError: no memory", "failed"),
     ],
 )
-def test_a_job_that_was_taken_out_of_the_queue_is_canceled_in_whatever_words(said, state):
-    job = {
-        "submission_id": "a",
-        "status": "FAILED",
-        "message": f"Job supervisor actor died: {said}",
-    }
-    with serving(Stranger(200, json.dumps([job]).encode())) as address:
-        assert compute_at(address).states(["a"])["a"].state == state
+def test_a_job_that_ended_before_its_stop_reached_it_is_canceled_in_whatever_words(said, state):
+    """Taken out of the queue, or over while Ray looked for its process."""
+    job = {"submission_id": "a", "status": "FAILED", "message": said}
+    if said == ENDED:
+        job["error_type"] = "JOB_ENTRYPOINT_COMMAND_START_ERROR"
+    else:
+        job["message"] = f"Job supervisor actor died: {said}"
+    with Service((200, {}, json.dumps([job]).encode())) as dashboard:
+        assert compute_at(dashboard.url).states(["a"])["a"].state == state
 
 
 def test_nobody_at_the_address_is_one_sentence():
@@ -230,66 +237,34 @@ def test_nobody_at_the_address_is_one_sentence():
             call()
 
 
-@dataclass
-class Stranger:
-    """A web server that is no Ray, and what it was sent."""
-
-    status: int
-    body: bytes
-    headers: dict[str, str] = field(default_factory=dict)
-    received: list[tuple[str, dict[str, str]]] = field(default_factory=list)
-
-
-@contextlib.contextmanager
-def serving(stranger: Stranger) -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            stranger.received.append((self.path, dict(self.headers)))
-            self.send_response(stranger.status)
-            for name, value in stranger.headers.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(stranger.body)
-
-        def log_message(self, *_: object) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
 @pytest.mark.parametrize("body", [b"<html>hello</html>", b'{"hello": 1}', b"[1]"])
 def test_something_else_at_the_address_is_said(body):
     with (
-        serving(Stranger(200, body)) as address,
+        Service((200, {}, body)) as stranger,
         pytest.raises(ComputeUnavailable, match="is not Ray's dashboard"),
     ):
-        compute_at(address).states(["a"])
+        compute_at(stranger.url).states(["a"])
 
 
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_cluster_that_wants_a_token_says_so(status):
     with (
-        serving(Stranger(status, b"no")) as address,
+        Service((status, {}, b"no")) as stranger,
         pytest.raises(BadSetting, match=rf"\(status {status}\): check 'headers'"),
     ):
-        compute_at(address).states(["a"])
+        compute_at(stranger.url).states(["a"])
 
 
 def test_headers_are_sent_but_neither_shown_nor_given_to_another_address():
-    elsewhere = Stranger(200, b"[]")
-    with serving(elsewhere) as other:
-        stranger = Stranger(302, b"", {"Location": f"{other}/login"})
-        with serving(stranger) as address:
-            compute = compute_at(address, headers={"Authorization": "Bearer hush"})
-            with pytest.raises(BadSetting) as refusal:
-                compute.states(["a"])
-    assert stranger.received[0][1]["Authorization"] == "Bearer hush"
-    assert elsewhere.received == []
+    with (
+        Service((200, {}, b"[]")) as elsewhere,
+        Service((302, {"Location": f"{elsewhere.url}/login"}, b"")) as stranger,
+    ):
+        compute = compute_at(stranger.url, headers={"Authorization": "Bearer hush"})
+        with pytest.raises(BadSetting) as refusal:
+            compute.states(["a"])
+    assert stranger.asked[0][2]["authorization"] == "Bearer hush"
+    assert elsewhere.asked == []
     assert "hush" not in str(refusal.value) + repr(compute._ray)
 
 
@@ -297,10 +272,10 @@ def test_a_traceback_comes_down_to_its_last_sentence():
     text = 'Traceback (most recent call last):\n  File "x.py", line 3\n    ^^^^\nOSError: no.\n.\n'
     assert last_line(text) == "OSError: no."
     with (
-        serving(Stranger(500, text.encode())) as address,
+        Service((500, {}, text.encode())) as stranger,
         pytest.raises(ComputeUnavailable) as said,
     ):
-        compute_at(address).states(["a"])
+        compute_at(stranger.url).states(["a"])
     assert "Ray said: OSError: no." in str(said.value)
     assert "Traceback" not in str(said.value)
 

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -24,62 +22,14 @@ from edgeloop.testing.contracts.blobs import ODD_NAMES, listed
 from tests.peers.azurite import Azurite
 from tests.peers.certificate import Certificate
 from tests.peers.s3 import S3
+from tests.peers.service import Reply, Service
 from tests.store.test_identity import Credential
-
-Reply = tuple[int, dict[str, str], bytes]
-
-
-class Service:
-    """A web service that answers as a test says, and remembers what it was asked."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[str, str, dict[str, str], bytes]] = []
-        self.reply: Callable[[str, str], Reply | None] = lambda method, path: (404, {}, b"")
-        service = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def answer(self) -> None:
-                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                heads = {name.lower(): value for name, value in self.headers.items()}
-                service.asked.append((self.command, self.path, heads, body))
-                reply = service.reply(self.command, self.path)
-                if reply is None:  # as a machine that goes away
-                    self.close_connection = True
-                    return
-                status, headers, content = reply
-                self.send_response(status)
-                for name, value in {"Content-Length": str(len(content)), **headers}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(content)
-
-            do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = answer  # noqa: N815
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-
-    def gives(self, *replies: Reply | None) -> None:
-        """These, one after the other; then the last one for ever."""
-        left = list(replies)
-        self.reply = lambda *_: left.pop(0) if len(left) > 1 else left[0]
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
 
 
 @pytest.fixture
 def service(clean_environment: None) -> Iterator[Service]:
-    made = Service()
-    yield made
-    made.close()
+    with Service() as made:
+        yield made
 
 
 @pytest.fixture
