@@ -295,6 +295,23 @@ def test_every_limit_can_be_set_in_the_file(tmp_path: Path):
         ("experiment: 7", "experiment must be a text"),
         ("experiment: [a]", "experiment must be a text"),
         ("store: 7", "store must be a text"),
+        ("computes: [gpu]", "computes must hold"),
+        ("computes: {gpu: {address: x}}", "computes.gpu must say its kind"),
+        ("computes: {gpu: ray}", "computes.gpu must say its kind"),
+        ("computes: {gpu: {kind: 7}}", "computes.gpu must say its kind"),
+        (
+            "computes: {'../x': {kind: ray}}",
+            "computes must be named with letters, digits, '.', '_' and '-', not '../x'",
+        ),
+        ("computes: {gpu: {kind: ray}}\ngpu: {kind: ray}", "'gpu' is there twice"),
+        (
+            "computes: {local: {kind: ray}}",
+            "computes.local is this machine and cannot be of kind 'ray'",
+        ),
+        ("comptes: {gpu: {kind: ray}}", "did you mean 'computes'"),
+        ("gpu: {address: x}", "unknown key 'gpu'"),
+        ("code_limit_mb: 0", "code_limit_mb must be a number above 0"),
+        ("compute: 3", "compute must be a text"),
     ],
 )
 def test_a_wrong_setting_is_named(tmp_path: Path, text: str, said: str):
@@ -411,35 +428,6 @@ def test_a_compute_that_is_not_there_is_said_with_those_near(tmp_path: Path):
         found.compute_settings("gpus")
     with pytest.raises(BadSetting, match="are local, gpu, azure"):
         found.compute_settings("zzz")
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("computes: [gpu]", "computes must hold"),
-        ("computes: {gpu: {address: x}}", "computes.gpu must say its kind"),
-        ("computes: {gpu: ray}", "computes.gpu must say its kind"),
-        ("computes: {gpu: {kind: 7}}", "computes.gpu must say its kind"),
-        (
-            "computes: {'../x': {kind: ray}}",
-            "computes must be named with letters, digits, '.', '_' and '-', not '../x'",
-        ),
-        ("computes: {gpu: {kind: ray}}\ngpu: {kind: ray}", "'gpu' is there twice"),
-        (
-            "computes: {local: {kind: ray}}",
-            "computes.local is this machine and cannot be of kind 'ray'",
-        ),
-        ("comptes: {gpu: {kind: ray}}", "did you mean 'computes'"),
-        ("gpu: {address: x}", "unknown key 'gpu'"),
-        ("code_limit_mb: 0", "code_limit_mb must be a number above 0"),
-        ("compute: 3", "compute must be a text"),
-    ],
-)
-def test_a_wrong_compute_is_named(tmp_path: Path, text: str, said: str):
-    with pytest.raises(BadSetting) as caught:
-        Settings.load(written(tmp_path, text), {})
-    assert said in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def test_this_machine_keeps_its_state_where_its_owner_says(tmp_path: Path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -21,6 +22,13 @@ from tests.data.trees import NAME, Watched, noise, objects, once, tree, write
 def folder_with(tmp_path: Path, name: str, content: bytes) -> Path:
     write(tmp_path / name, {"own": content, "shared": noise(1_500_000)})
     return tmp_path / name
+
+
+def meanwhile(blobs: Blobs, verb: str, work: Callable[[], object]) -> Watched:
+    """The store as somebody sees it before whose first such request another does this work."""
+    watched, other = Watched(blobs), once(work)
+    watched.before = lambda asked, key: other() if asked == verb else None
+    return watched
 
 
 def check_all(blobs: Blobs) -> None:
@@ -58,9 +66,7 @@ def test_pushers_of_the_same_folder_and_index_wait_for_each_other(blobs: Blobs, 
 
 def test_a_push_that_was_second_is_made_again_on_top(blobs: Blobs, tmp_path: Path):
     mine, theirs = folder_with(tmp_path, "mine", b"1"), folder_with(tmp_path, "theirs", b"2")
-    watched = Watched(blobs)
-    other = once(lambda: Datasets(blobs).push(NAME, theirs))
-    watched.before = lambda verb, key: other() if verb == "create" else None
+    watched = meanwhile(blobs, "create", lambda: Datasets(blobs).push(NAME, theirs))
     pushed = Datasets(watched, tmp_path / "index").push(NAME, mine)
     assert pushed.reference.version == 2
     assert watched.sent == 1_500_001  # what it had sent it did not send again
@@ -70,9 +76,7 @@ def test_a_push_that_was_second_is_made_again_on_top(blobs: Blobs, tmp_path: Pat
 
 def test_the_same_content_pushed_by_two_is_one_version(blobs: Blobs, tmp_path: Path):
     mine, theirs = folder_with(tmp_path, "mine", b"1"), folder_with(tmp_path, "theirs", b"1")
-    watched = Watched(blobs)
-    other = once(lambda: Datasets(blobs).push(NAME, theirs))
-    watched.before = lambda verb, key: other() if verb == "create" else None
+    watched = meanwhile(blobs, "create", lambda: Datasets(blobs).push(NAME, theirs))
     pushed = Datasets(watched).push(NAME, mine)
     assert (pushed.is_new, pushed.reference.version) == (False, 1)
 
@@ -82,9 +86,7 @@ def test_a_removal_while_a_push_counts_on_the_version_makes_it_send_again(
 ):
     first, second = folder_with(tmp_path, "first", b"1"), folder_with(tmp_path, "second", b"2")
     Datasets(blobs).push(NAME, first)
-    watched = Watched(blobs)
-    other = once(lambda: Datasets(blobs).remove(NAME))
-    watched.before = lambda verb, key: other() if verb == "create" else None
+    watched = meanwhile(blobs, "create", lambda: Datasets(blobs).remove(NAME))
     pushed = Datasets(watched, tmp_path / "index").push(NAME, second)
     assert pushed.reference.version == 2
     assert watched.sent == 1_500_001  # "own", and "shared" once its first home was gone
@@ -95,9 +97,9 @@ def test_a_remover_that_wakes_up_late_harms_nobody(blobs: Blobs, tmp_path: Path)
     """It froze between its record and its deletes; meanwhile the same content was pushed again."""
     folder = folder_with(tmp_path, "folder", b"1")
     Datasets(blobs).push(NAME, folder)
-    watched = Watched(blobs)
-    other = once(lambda: Datasets(blobs, tmp_path / "index").push(NAME, folder))
-    watched.before = lambda verb, key: other() if verb == "delete" else None
+    watched = meanwhile(
+        blobs, "delete", lambda: Datasets(blobs, tmp_path / "index").push(NAME, folder)
+    )
     Datasets(watched).remove(NAME)
     assert [item.version for item in Datasets(blobs).versions(NAME)] == [2]
     assert len(objects(blobs)) == 2
@@ -107,9 +109,7 @@ def test_a_remover_that_wakes_up_late_harms_nobody(blobs: Blobs, tmp_path: Path)
 def test_a_push_between_reading_and_removing_is_kept(blobs: Blobs, tmp_path: Path):
     first, second = folder_with(tmp_path, "first", b"1"), folder_with(tmp_path, "second", b"2")
     Datasets(blobs).push(NAME, first)
-    watched = Watched(blobs)
-    other = once(lambda: Datasets(blobs).push(NAME, second))
-    watched.before = lambda verb, key: other() if verb == "create" else None
+    watched = meanwhile(blobs, "create", lambda: Datasets(blobs).push(NAME, second))
     Datasets(watched).remove(NAME, [1])
     assert [item.version for item in Datasets(blobs).versions(NAME)] == [2]
     check_all(blobs)
@@ -136,9 +136,9 @@ def test_objects_of_a_published_version_are_no_longer_the_pushers_own(
     with monkeypatch.context() as killed:
         killed.setattr(ledger.Journal, "close", lambda self: None)
         Datasets(blobs, tmp_path / "index").push(NAME, folder)
-    watched = Watched(blobs)
-    other = once(lambda: Datasets(blobs, tmp_path / "index").push(NAME, folder))
-    watched.before = lambda verb, key: other() if verb == "delete" else None
+    watched = meanwhile(
+        blobs, "delete", lambda: Datasets(blobs, tmp_path / "index").push(NAME, folder)
+    )
     Datasets(watched).remove(NAME)
     check_all(blobs)
     assert [item.version for item in Datasets(blobs).versions(NAME)] == [2]

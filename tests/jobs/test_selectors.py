@@ -27,37 +27,26 @@ def chosen(*patterns: str, runs: list[Run] = RUNS, **more: object) -> list[str]:
     return [item.name for item in found.runs]
 
 
-def exact(*patterns: str) -> bool:
-    return select(RUNS, patterns).exact
-
-
-def test_an_exact_name_wins_over_a_prefix():
-    assert chosen("lr-1") == ["lr-1"] and exact("lr-1")
-    assert chosen("lr") == ["lr"] and exact("lr")
-
-
-def test_a_prefix_selects_all_that_begin_with_it_from_the_oldest():
-    assert chosen("lr-") == ["lr-2", "lr-10", "lr-1"] and not exact("lr-")
-    assert chosen("ba") == ["base"] and not exact("ba")
-
-
-def test_a_glob_selects_as_a_shell_does():
-    assert chosen("lr-?") == ["lr-2", "lr-1"] and not exact("lr-?")
-    assert chosen("*1*") == ["lr-10", "lr-1"]
-    assert chosen("lr-[12]") == ["lr-2", "lr-1"]
-    with pytest.raises(NoSuchJob):
-        chosen("LR-*")
-
-
-def test_all_and_last_are_words_for_what_they_say():
-    assert chosen("all") == ["lr", "lr-2", "lr-10", "lr-1", "base"] and not exact("all")
-    assert chosen("last") == ["base"] and exact("last")
-    assert chosen() == chosen("all") and not exact()
-
-
-def test_several_patterns_give_each_job_once_in_order():
-    assert chosen("base", "lr-1", "lr-*", "lr-1") == ["lr-2", "lr-10", "lr-1", "base"]
-    assert exact("base", "lr-1") and not exact("base", "lr-*")
+@pytest.mark.parametrize(
+    ("patterns", "names", "is_exact"),
+    [
+        ("lr-1", "lr-1", True),  # not lr-10
+        ("lr", "lr", True),
+        ("lr-", "lr-2 lr-10 lr-1", False),  # from the oldest
+        ("ba", "base", False),
+        ("lr-?", "lr-2 lr-1", False),
+        ("*1*", "lr-10 lr-1", False),
+        ("lr-[12]", "lr-2 lr-1", False),
+        ("all", "lr lr-2 lr-10 lr-1 base", False),
+        ("", "lr lr-2 lr-10 lr-1 base", False),
+        ("last", "base", True),
+        ("base lr-1", "lr-1 base", True),
+        ("base lr-1 lr-* lr-1", "lr-2 lr-10 lr-1 base", False),  # each once
+    ],
+)
+def test_names_prefixes_globs_and_words_select_jobs(patterns: str, names: str, is_exact: bool):
+    assert chosen(*patterns.split()) == names.split()
+    assert select(RUNS, patterns.split()).exact is is_exact
 
 
 def test_a_folder_is_as_good_as_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -113,8 +102,10 @@ def test_an_unknown_name_hides_no_other():
     assert [error.fields["pattern"] for error in found.unknown] == ["bsae", "zzz"]
 
 
-def test_with_no_jobs_at_all_everything_is_nothing():
+def test_a_pattern_that_matches_nothing_is_an_error_and_all_of_nothing_is_none():
     assert chosen("all", runs=[]) == [] and chosen(runs=[]) == []
+    with pytest.raises(NoSuchJob):
+        chosen("LR-*")
     for pattern in ("last", "x", "*"):
         with pytest.raises(NoSuchJob):
             chosen(pattern, runs=[])

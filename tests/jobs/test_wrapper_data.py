@@ -203,15 +203,6 @@ def test_requirements_that_cannot_be_installed_fail_the_job_with_pip_s_word(
     assert "Could not find a version" in wrapped.log()
 
 
-def test_an_installation_has_a_time_limit(wrapped: Wrapped, tmp_path: Path):
-    wrapped.pace = replace(wrapped.pace, install_s=0.2)
-    stand_in(wrapped, tmp_path, "exec sleep 600")
-    environment = Environment("conda", "conda.yaml")
-    wrapped.order(["true"], {"conda.yaml": "name: x"}, environment=environment)
-    assert wrapped.run()[0] == 1
-    assert wrapped.final().reason == "The environment of conda.yaml was not built after 0.2 s"
-
-
 def stand_in(wrapped: Wrapped, tmp_path: Path, script: str) -> None:
     """There is no conda here; what it is asked for can be seen all the same."""
     program = tmp_path / "bin/conda"
@@ -219,17 +210,6 @@ def stand_in(wrapped: Wrapped, tmp_path: Path, script: str) -> None:
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
     wrapped.variables["PATH"] = f"{program.parent}:{os.environ['PATH']}"
-
-
-def test_an_environment_that_conda_cannot_make_fails_the_job_with_its_word(
-    wrapped: Wrapped, tmp_path: Path
-):
-    stand_in(wrapped, tmp_path, "echo solving; echo 'ERROR: no such package'; exit 1")
-    environment = Environment("conda", "conda.yaml")
-    wrapped.order(["true"], {"conda.yaml": "name: x"}, environment=environment)
-    assert wrapped.run()[0] == 1
-    reason = "The environment of conda.yaml was not built: no such package"
-    assert wrapped.final().reason == reason
 
 
 def test_conda_makes_the_environment_at_its_place(wrapped: Wrapped, tmp_path: Path):
@@ -248,12 +228,31 @@ def test_conda_makes_the_environment_at_its_place(wrapped: Wrapped, tmp_path: Pa
     assert wrapped.stored()["which"].startswith(f"{wrapped.cache}/envs/".encode())
 
 
-def test_a_node_without_conda_says_so(wrapped: Wrapped):
-    wrapped.variables["PATH"] = "/usr/bin:/bin"
+@pytest.mark.parametrize(
+    ("conda", "reason"),
+    [
+        ("exec sleep 600", "The environment of conda.yaml was not built after 0.2 s"),
+        (
+            "echo solving; echo 'ERROR: no such package'; exit 1",
+            "The environment of conda.yaml was not built: no such package",
+        ),
+        (None, "This node has no conda, mamba or micromamba"),
+    ],
+    ids=["endless", "refused", "missing"],
+)
+def test_an_environment_that_conda_does_not_make_fails_the_job_with_the_reason(
+    wrapped: Wrapped, tmp_path: Path, conda: str | None, reason: str
+):
+    if conda is None:
+        wrapped.variables["PATH"] = "/usr/bin:/bin"
+    else:
+        stand_in(wrapped, tmp_path, conda)
+    if "sleep" in str(conda):
+        wrapped.pace = replace(wrapped.pace, install_s=0.2)
     environment = Environment("conda", "conda.yaml")
     wrapped.order(["true"], {"conda.yaml": "name: x"}, environment=environment)
     assert wrapped.run()[0] == 1
-    assert wrapped.final().reason.startswith("This node has no conda, mamba or micromamba")
+    assert wrapped.final().reason.startswith(reason)
 
 
 def test_an_environment_s_file_that_is_not_in_the_code_is_named(wrapped: Wrapped):
