@@ -249,6 +249,7 @@ def _bodies() -> dict[str, HostileRequest]:
         "a deletion with more": post(b'{"really": true}', path=ODD + b"/delete", to=(422,)),
         "a body with a query": post(good, path=CHANGE + b"?force=1", to=(422,)),
         "a login in JSON": post(good, path=b"/login", to=(415,)),
+        "a login of 5 kB": post(b"next=/" + b"a" * 5_000, path=b"/login", kind=form, to=(413,)),
         "a login of 60 kB": post(b"token=" + b"a" * 60_000, path=b"/login", kind=form, to=(413,)),
         "a login of many fields": post(b"a=1&" * 500, path=b"/login", kind=form, to=(400,)),
         "a login that is no text": post(
