@@ -151,6 +151,13 @@ def test_a_wrong_token_in_the_form_costs_time_and_the_right_one_none(
     stranger.cookies.clear()
 
 
+def test_a_request_with_a_length_and_chunks_is_refused(reader: TestClient):
+    """A proxy in front may believe the one, and we the other. Our own server refuses it before."""
+    headers = {"content-length": "2", "transfer-encoding": "chunked"}
+    got = reader.post("/api/v1/models", content=b"{}", headers=headers)
+    assert (got.status_code, got.headers["connection"]) == (400, "close")
+
+
 @pytest.mark.parametrize("path", ["/api/v1/failing", "/failing"])
 def test_an_error_shows_no_secret_of_the_store(make_client: MakeClient, path: str):
     def fail() -> None:
