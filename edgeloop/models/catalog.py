@@ -7,6 +7,7 @@ import contextlib
 import csv
 import functools
 import json
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -168,10 +169,25 @@ class Catalog:
         self._store = store
         self._models = store.models(experiment)
         self._plan = plan
-        self.stored = ModelFiles(store, experiment)
-        self._queue = Queue(store.queue(experiment), plan, margin_s)
-        self._uploader = Uploader(store, experiment, plan, self._queue, node, clock)
+        self._node = node
+        self._margin_s = margin_s
         self._clock = clock
+        self._uploads: dict[str, threading.Lock] = {}  # by content
+
+    @functools.cached_property
+    def stored(self) -> ModelFiles:
+        """The files of the models."""
+        return ModelFiles(self._store, self.experiment)
+
+    @functools.cached_property
+    def _queue(self) -> Queue:
+        return Queue(self._store.queue(self.experiment), self._plan, self._margin_s)
+
+    @functools.cached_property
+    def _uploader(self) -> Uploader:
+        return Uploader(
+            self._store, self.experiment, self._plan, self._queue, self._node, self._clock
+        )
 
     def upload(
         self, path: Path | str, name: str | None = None, options: UploadOptions | None = None
@@ -180,7 +196,9 @@ class Catalog:
         options = options or UploadOptions()
         file = check_onnx(Path(path), options.shapes)
         summary = check_graph(file, options.shapes) if options.check else None
-        chosen, is_new = self._uploader.upload(file, name, options)
+        # Of equal files that threads upload at once, one is stored before the next is compared.
+        with self._uploads.setdefault(file.content, threading.Lock()):
+            chosen, is_new = self._uploader.upload(file, name, options)
         return Uploaded(Path(path), Model(chosen, self), is_new, file.size, summary)
 
     def upload_many(

@@ -15,7 +15,6 @@ import hashlib
 import json
 import logging
 import random
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -99,20 +98,14 @@ class Uploader:
         self._queue = queue
         self._node = f"{node}:upload"  # Archai takes the bare name of its host for its own lock
         self._clock = clock
-        self._under_way: dict[str, threading.Lock] = {}
 
     def upload(self, file: OnnxFile, name: str | None, options: UploadOptions) -> tuple[str, bool]:
         """The model's name, and whether it is new: the same content is not stored twice, unless
-        a name of its own is asked for."""
+        a name of its own is asked for. Of equal files that several machines upload at once, one is
+        stored and the others wait for it."""
         if name is not None:
             check_model_name(name)
         check_priority(options.priority)
-        with self._under_way.setdefault(file.content, threading.Lock()):
-            return self._upload(file, name, options)
-
-    def _upload(self, file: OnnxFile, name: str | None, options: UploadOptions) -> tuple[str, bool]:
-        """Of equal files in one folder the first is stored before the next is looked at; of those
-        that several machines upload at once, one is stored and the others wait for it."""
         token = uuid.uuid4().hex
         known, note = self._known_or_noted(file, name, token)
         if known is not None and known.values.get("status") != "uploading":
@@ -129,7 +122,7 @@ class Uploader:
             raise
         if row is not None and name is None and not is_ours:  # this was slow: another one has it
             self.take_back(row)
-            return self._upload(file, name, options)
+            return self.upload(file, name, options)
         if row is None:
             return str(name), False
         self._fill(row, file, options)
