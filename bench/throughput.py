@@ -26,7 +26,7 @@ PROCESSES = 16
 WARM_UP = 5
 ROUNDS = 5
 ITEMS = 1_000
-PLAN = Plan((Stage("work", ("result",), "any", lambda row: 1),))
+PLAN = Plan((Stage("work", "any", lambda row: 1, fills=("result",)),))
 _SPAWN = multiprocessing.get_context("spawn")
 
 

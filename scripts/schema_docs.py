@@ -1,4 +1,5 @@
-"""Writes docs/reference/{settings,job,search,computes}.md from the models of those files.
+"""Writes docs/reference/{settings,job,search,computes}.md from the models of those files, and the
+table of columns in docs/reference/rows.md from their registry.
 
     python scripts/schema_docs.py
 
@@ -15,6 +16,7 @@ from typing import Any
 
 from edgeloop._util.schema import schema_node
 from edgeloop.cli.schema import file_schema
+from edgeloop.models.columns import COLUMNS
 
 FOLDER = Path(__file__).parents[1] / "docs/reference"
 MADE = "Made by `scripts/schema_docs.py` from the models that check the file: change it there."
@@ -22,6 +24,8 @@ EDITOR = (
     "An unknown key is an error with a suggestion. `edgeloop schema {name}` prints the JSON Schema "
     "for your editor."
 )
+COLUMNS_BEGIN = "<!-- columns: made by scripts/schema_docs.py from edgeloop/models/columns.py -->"
+COLUMNS_END = "<!-- end of columns -->"
 FORMS = {
     "string": "text",
     "number": "number",
@@ -85,7 +89,20 @@ def pages() -> dict[str, str]:
             for name, text in introductions.items()
         },
         "computes": "\n".join(computes),
+        "rows": _with_columns((FOLDER / "rows.md").read_text(encoding="utf-8")),
     }
+
+
+def _with_columns(page: str) -> str:
+    """The page with a fresh table of columns between its two marks."""
+    before, rest = page.split(COLUMNS_BEGIN)
+    _, after = rest.split(COLUMNS_END)
+    lines = ["| column | meaning | shown as | stage |", "|---|---|---|---|"]
+    for column in COLUMNS.values():
+        shown = f"`{column.shown}`" if column.shown else ""
+        stage = f"`{column.stage}`" if column.stage else ""
+        lines.append(f"| `{column.name}` | {column.meaning} | {shown} | {stage} |")
+    return "\n".join([before + COLUMNS_BEGIN, *lines, COLUMNS_END + after])
 
 
 def _tables(

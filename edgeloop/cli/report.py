@@ -296,10 +296,9 @@ def _shown(found: Pareto, row: object) -> dict[str, Value]:
 
 
 def _print(found: Pareto) -> None:
-    from edgeloop.models.columns import interval_heading, latency_interval
+    from edgeloop.models.columns import LATENCY, interval_heading, latency_interval
     from edgeloop.view.charts import ASCII, UNICODE, plot
     from edgeloop.view.drawing import chart_axes
-    from edgeloop.view.measures import LATENCY
 
     if not found.rows:
         headings = [item.measure.heading for item in found.objectives]
@@ -323,8 +322,8 @@ def _print(found: Pareto) -> None:
 
 
 def _cells(found: Pareto, row: object, axes: ChartAxes, has_interval: bool) -> list[str]:
-    from edgeloop.models.columns import latency_interval
-    from edgeloop.view.measures import LATENCY, latency_cell
+    from edgeloop.models.columns import LATENCY, latency_interval
+    from edgeloop.view.measures import latency_cell
 
     values: Values = row  # type: ignore[assignment]
     cells = [str(values.get("name", ""))]

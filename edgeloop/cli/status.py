@@ -28,7 +28,8 @@ from edgeloop.cli.terminal import (
 from edgeloop.cli.terminal import watch as show
 
 if TYPE_CHECKING:
-    from edgeloop.store import Value, Values
+    from edgeloop.models.columns import Column
+    from edgeloop.store import Values
     from edgeloop.workspace import Workspace
 
 
@@ -240,17 +241,9 @@ def _known(name: str, known: Sequence[str]) -> str:
 # The table: its columns, what each of them shows, and the order of the rows.
 
 
-INTERVAL, RECOVERY = "interval", "recovery"
-OF_TRAINING = ("val_iou", "final_val_iou")  # shown where a model has one
+INTERVAL = "interval"  # derived from the row: no column of the store
 STATES = ("running", "failed", "uploading", "new", "waiting", "queued", "candidate", "complete")
-_WEIGHTS = {
-    **{"name": 100, "status": 95, "mean": 90, "f1_1k": 85, "sqnr_db": 84, "final_val_iou": 80},
-    **{"val_iou": 75, "macs": 70, "device": 68, "node": 65, INTERVAL: 60, "f1_onnx": 55},
-    **{"f1_10k": 50, "f1_1k_f": 45, "top1_agreement": 44, "cosine": 43, "max_error": 42},
-}
-_LEAST = {"name": 20, "status": 24, "node": 12, "device": 12}
-_COUNTS = ("macs", "params")
-_FACTORS = {"ms": 1e3, "m": 1e-6, "mb": 1e-6}
+_INTERVAL_WEIGHT, _CHOSEN_WEIGHT, _USUAL_WEIGHT = 60, 50, 30
 
 
 def model_table(
@@ -293,76 +286,95 @@ def in_order(rows: Sequence[Values], sort: str) -> list[Values]:
 
 
 def known_columns(rows: Sequence[Values]) -> list[str]:
-    """What a column may be called, as the store has it and as it is shown."""
-    from edgeloop.models.columns import COLUMNS, SHOWN_AS, visible_columns
+    """The names that options accept, other tools' columns included."""
+    from edgeloop.models.columns import column_names, visible_columns
 
-    usual = (column.name for column in COLUMNS)
-    return list(dict.fromkeys([*usual, *SHOWN_AS.values(), *visible_columns(rows)]))
+    return list(dict.fromkeys([*column_names(), *visible_columns(rows)]))
 
 
 def _usual_columns(rows: Sequence[Values]) -> list[str]:
-    from edgeloop.models.columns import latency_interval, recovery_of, shown_scores
+    """Columns with a weight, as far as some model has a value there."""
+    from edgeloop.models.columns import COLUMNS, latency_interval, recovery_of, shown_scores
 
-    trained = [name for name in OF_TRAINING if any(isinstance(r.get(name), float) for r in rows)]
-    several = len({row["device"] for row in rows if row.get("device")}) > 1
-    return [
-        *("name", "macs", "mean"),
-        *([INTERVAL] if any(map(latency_interval, rows)) else []),
-        *(["device"] if several else []),
-        *trained,
-        *shown_scores(rows),
-        *([RECOVERY] if any(map(recovery_of, rows)) else []),
-        *("status", "node"),
+    first, last = ["name", "macs", "mean"], ["status", "node"]
+    if any(map(latency_interval, rows)):
+        first.append(INTERVAL)
+    if len({row["device"] for row in rows if row.get("device")}) > 1:
+        first.append("device")
+    if any(map(recovery_of, rows)):
+        last.insert(0, "recovery")
+    others = [
+        column.name
+        for column in COLUMNS.values()
+        if column.weight is not None
+        and not column.group
+        and column.name not in (*first, *last, "device", "recovery")
+        and any(_has_value(column, row) for row in rows)
     ]
+    return [*first, *others, *shown_scores(rows), *last]
+
+
+def _has_value(column: Column, row: Values) -> bool:
+    value = row.get(column.name)
+    if column.is_number:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return value is not None and value != ""
 
 
 def _titles(rows: Sequence[Values], names: Sequence[str]) -> list[str]:
-    from edgeloop.models.columns import SCORE_COLUMNS, SHOWN_AS, interval_heading, score_meaning
+    from edgeloop.models.columns import column_of, interval_heading, score_meaning
 
     meaning = score_meaning(rows)
-    special = {
-        **{name: name for name in _COUNTS},
-        **{name: meaning.heading(name) for name in SCORE_COLUMNS},
-        INTERVAL: interval_heading(rows),
-    }
-    return [special.get(name) or SHOWN_AS.get(name, name) for name in names]
+    titles = []
+    for name in names:
+        column = column_of(name)
+        if name == INTERVAL:
+            titles.append(interval_heading(rows))
+        elif column.group == "score":
+            titles.append(meaning.heading(name))
+        else:
+            titles.append(name if _is_count(column) else column.heading)
+    return titles
+
+
+def _is_count(column: Column) -> bool:
+    """Shown as 1.2M: the unit is in the cell, not in the heading."""
+    return column.unit == "millions"
 
 
 def _column(name: str, title: str, is_chosen: bool) -> TableColumn:
-    from edgeloop.models.columns import KINDS
+    from edgeloop.models.columns import column_of
 
-    is_number = KINDS.get(name) in ("integer", "number") or name == INTERVAL
-    weight = 50 if is_chosen and name != "name" else _WEIGHTS.get(name, 30)
-    least = _LEAST.get(name, None if is_number or name in (INTERVAL, RECOVERY) else 12)
-    return TableColumn(title, weight, least, right=is_number)
+    column = column_of(name)
+    is_number = column.is_number or name == INTERVAL
+    weight = _INTERVAL_WEIGHT if name == INTERVAL else column.weight or _USUAL_WEIGHT
+    if is_chosen and name != "name":
+        weight = _CHOSEN_WEIGHT
+    return TableColumn(title, weight, None if is_number else column.width, right=is_number)
 
 
 def _cell(name: str, row: Values, now: float) -> str:
-    from edgeloop.models.columns import (
-        AGREEMENT_COLUMNS,
-        SCORE_COLUMNS,
-        SHOWN_AS,
-        latency_interval,
-        recovery_of,
-    )
+    from edgeloop.models.columns import LATENCY, column_of, latency_interval, recovery_of
 
-    value = row.get(name)
+    column, value = column_of(name), row.get(name)
     if name == "status":
         return _state(row, now)[0]
-    if name == "mean":
+    if name == LATENCY:
         return _latency(row)
     if name == INTERVAL:
         return str(latency_interval(row) or "")
-    if name == RECOVERY:
-        found = recovery_of(row)
-        return found.short if found else ""
-    if name in _COUNTS:
+    if name == "recovery":
+        recovery = recovery_of(row)
+        return recovery.short if recovery else ""
+    if _is_count(column):
         return short_count(value)
-    if name in (*SCORE_COLUMNS, *AGREEMENT_COLUMNS, *OF_TRAINING):
-        return _score(name, value)
+    if isinstance(value, float) and column.places is not None:
+        return f"{value:.3f}".removeprefix("0")
+    if isinstance(value, float) and column.group == "agreement":
+        return f"{value:.3g}"
     if isinstance(value, int | float) and not isinstance(value, bool) and _number(value):
-        factor = _FACTORS.get(SHOWN_AS.get(name, "").rpartition("_")[2], 1.0)
-        return f"{factor * value:.4g}" if isinstance(value, float) or factor != 1 else str(value)
+        is_exact = isinstance(value, int) and column.factor == 1
+        return str(value) if is_exact else f"{column.factor * value:.4g}"
     return "" if value is None else " ".join(str(value).split())
 
 
@@ -375,14 +387,6 @@ def _latency(row: Values) -> str:
         return ""
     text = f"{latency_ms:.3g} est" if is_estimate(row) else f"{latency_ms:.3g}"
     return f"≥ {text}" if is_lower_bound(row) else text
-
-
-def _score(column: str, value: Value | None) -> str:
-    if isinstance(value, float) and column in ("sqnr_db", "max_error"):
-        return f"{value:.3g}"
-    if isinstance(value, float):
-        return f"{value:.3f}".removeprefix("0")
-    return "" if value is None else str(value)
 
 
 def _state(row: Values, now: float) -> tuple[str, str]:

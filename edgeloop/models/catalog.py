@@ -26,7 +26,8 @@ from edgeloop.errors import (
 )
 from edgeloop.models.columns import (
     CANDIDATE,
-    KINDS,
+    LATENCY,
+    LATENCY_COLUMNS,
     SEARCH_NODE,
     Edit,
     can_be_key,
@@ -34,13 +35,13 @@ from edgeloop.models.columns import (
     check_experiment_name,
     check_model_name,
     check_priority,
+    column_of,
     is_pattern,
     matches,
     runs_of,
 )
 from edgeloop.models.files import ModelFile, ModelFiles
 from edgeloop.models.plan import (
-    LATENCY_COLUMNS,
     UPLOAD,
     Plan,
     StageRecord,
@@ -61,7 +62,6 @@ if TYPE_CHECKING:
 PARALLEL_MODELS = 4
 ENDED = ("complete", "error")
 _OF_STAGES = ("quantized", "mean", "f1_onnx", "completed")
-LATENCY = ("mean", *LATENCY_COLUMNS)
 Results = Mapping[str, Mapping[str, float]]  # conditions → values
 
 
@@ -511,7 +511,7 @@ def _value(column: str, text: str) -> Value:
     """By the column's kind; a column we do not know is text, unless it reads as a plain number."""
     if text.startswith("'"):
         return text[1:]
-    kind = KINDS.get(column)
+    kind = column_of(column).kind
     if kind in ("text", "json"):
         return text
     if text in ("True", "False"):
@@ -521,7 +521,7 @@ def _value(column: str, text: str) -> Value:
             number = convert(text)
         except ValueError:
             continue
-        if str(number) == text or kind is not None:
+        if str(number) == text or kind != "unknown":
             return number
     return text
 
@@ -572,14 +572,17 @@ class Candidates:
         check_model_name(arch_id)
 
         def add(row: Record) -> Changes:
-            known = {key: dict(found) for key, found in _results(row).items()}
+            all_results = {key: dict(values) for key, values in _results(row).items()}
             for conditions, values in results.items():
-                known.setdefault(conditions, {}).update(values)
-            held = {"node": SEARCH_NODE} if row.values.get("status") == CANDIDATE else {}
-            found = {"arch": arch_json, "results": json.dumps(known), **held}
-            is_measured = bool(runs_of(row.values))  # an estimate never replaces a measurement
-            shown = (columns or {}).items()
-            return {n: v for n, v in shown if not (is_measured and n in LATENCY)} | found
+                all_results.setdefault(conditions, {}).update(values)
+            changes: dict[str, Value | None] = dict(columns or {})
+            if runs_of(row.values):  # an estimate never replaces a measurement
+                for column in (LATENCY, *LATENCY_COLUMNS):
+                    changes.pop(column, None)
+            changes |= {"arch": arch_json, "results": json.dumps(all_results)}
+            if row.values.get("status") == CANDIDATE:
+                changes["node"] = SEARCH_NODE
+            return changes
 
         fresh: dict[str, Value] = {
             "name": arch_id,

@@ -1,8 +1,7 @@
-"""What the columns of a model's row mean, and how their values are checked, read and sorted.
+"""The columns of a model's row: one registry, and how values are checked, read and sorted.
 
-The first block is the table of Microsoft Archai's face-segmentation tools; its columns keep their
-names and their meaning for ever. Edgeloop's own columns come after it. A column that is empty or
-absent is not filled yet.
+A column is declared once, in `COLUMNS`. Tables, charts, the portal, resets and the reference page
+read its declaration. A column that is empty or absent in a row is not filled yet.
 """
 
 from __future__ import annotations
@@ -21,7 +20,10 @@ from edgeloop._util.values import range_text
 from edgeloop.errors import BadInput, BadName, ModelBusy, RowChanged
 from edgeloop.store import Changes, Record, Table, Value, Values
 
-Kind = Literal["text", "integer", "number", "boolean", "json"]
+Kind = Literal["text", "integer", "number", "boolean", "json", "unknown"]
+Goal = Literal["min", "max"]
+Group = Literal["", "score", "agreement", "latency"]
+Row = Mapping[str, object]
 Edit = Callable[[Record], Changes | None]
 
 CONFLICT_LIMIT = 100
@@ -31,6 +33,12 @@ EXPERIMENT_NAME_LIMIT = 40
 RESERVED_EXPERIMENTS = frozenset(
     {"usage", "tables", "edgeloopqueue", "edgeloop-runners", "edgeloop-fleets"}
 )
+LATENCY = "mean"
+DETERMINISTIC = "deterministic"  # in the column `runs`
+CANDIDATE = "candidate"  # status of a row that a search made, with no model file yet
+SEARCH_NODE = "edgeloop search"  # holds such a row: Archai would look for its model, and fail it
+BOOKKEEPING = frozenset({"stages", "results"})
+_LISTS = frozenset({"shape", "output_shape"})  # Archai writes them as text
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _EXPERIMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _NUMBER = re.compile(r"0*([0-9]+)")
@@ -39,129 +47,615 @@ _FIRST_SHOWN = {"running": 0, "error": 1, "failed": 1}
 
 @dataclass(frozen=True)
 class Column:
+    """A column of the table.
+
+    Attributes:
+        name: Its name in the store, in JSON and in CSV.
+        kind: The type of its values. A number may also be `n/a`.
+        meaning: One line for people.
+        stage: The stage that fills it. A reset of the stage empties it.
+        is_result: Whether the stage is done only when this is filled.
+        label: Words for charts; the name by default.
+        short: Heading in the portal, which shows the unit beside it; the name by default.
+        unit: Unit in which people see it.
+        factor: Number of these units per unit of the store.
+        shown: Name in tables, if the unit differs from the store's. Options take both names.
+        goal: Whether less or more is better; None: neither.
+        places: Decimals, for a share between 0 and 1. By default four significant digits are shown.
+        group: The columns that are shown together with it.
+        weight: Importance in the table of `status`: a narrow terminal leaves out the least
+            important columns. None: shown only if `--columns` asks for it.
+        width: Least width of a text there. None: shown in full or not at all.
+    """
+
     name: str
     kind: Kind
     meaning: str
+    stage: str = ""
+    is_result: bool = False
+    label: str = ""
+    short: str = ""
+    unit: str = ""
+    factor: float = 1.0
+    shown: str = ""
+    goal: Goal | None = None
+    places: int | None = None
+    group: Group = ""
+    weight: int | None = None
+    width: int | None = 12
+
+    def __post_init__(self) -> None:
+        if not self.label:
+            object.__setattr__(self, "label", self.name)
+
+    @property
+    def is_number(self) -> bool:
+        return self.kind in ("integer", "number")
+
+    @property
+    def heading(self) -> str:
+        """Heading in tables."""
+        return self.shown or self.name
+
+    @property
+    def title(self) -> str:
+        """Title of an axis."""
+        return f"{self.label} ({self.unit})" if self.unit else self.label
+
+    def of(self, row: Row) -> float:
+        """The number that people see; NaN if the row has no finite one: empty, `n/a`, infinity."""
+        if self.name == LATENCY:
+            return latency_ms(row)
+        return number(self.factor * number(row.get(self.name)))
+
+    def text(self, value: float) -> str:
+        if math.isnan(value):
+            return ""
+        if self.places is not None and abs(value) < 1000:
+            return f"{value:.{self.places}f}"
+        return f"{value:.4g}"
 
 
-COLUMNS: tuple[Column, ...] = (
-    Column("name", "text", "the model's short name, unique in its experiment"),
+COLUMNS: dict[str, Column] = {}
+_NAMES_SHOWN: dict[str, str] = {}
+
+
+def register_columns(*columns: Column) -> None:
+    """Add columns to the table."""
+    for column in columns:
+        COLUMNS[column.name] = column
+        if column.shown:
+            _NAMES_SHOWN[column.shown] = column.name
+
+
+# The table of Microsoft Archai's face-segmentation tools: these columns keep their names and their
+# meaning forever. Those of Edgeloop follow `error`.
+register_columns(
+    Column(
+        "name",
+        "text",
+        "the model's short name, unique in its experiment",
+        weight=100,
+        width=20,
+    ),
     Column(
         "status",
         "text",
         "uploading, new, waiting, queued on NODE, running STAGE, complete or error; or candidate",
+        weight=95,
+        width=24,
     ),
-    Column("node", "text", "the machines that work on it now"),
-    Column("priority", "integer", "comes before the stages' own; lower is sooner, 0 before all"),
+    Column("node", "text", "the machines working on it now", short="machine", weight=65),
+    Column(
+        "priority",
+        "integer",
+        "overrides the priorities of the stages, 0 to 99,999,999; lower runs sooner",
+    ),
     Column("benchmark_only", "integer", "1: only convert and benchmark"),
-    Column("model_date", "text", "when the model was uploaded, UTC"),
-    Column("model_name", "text", "the file's own name"),
+    Column("model_date", "text", "time of the upload, UTC"),
+    Column("model_name", "text", "name of the uploaded file"),
     Column("experiment", "text", "the experiment it belongs to"),
-    Column("epochs", "integer", "epochs it was trained for"),
-    Column("iteration", "integer", "the search's iteration that made it"),
-    Column("onnx_latency", "number", "seconds an inference on the host's CPU"),
-    Column("pipeline_id", "text", "the training pipeline that made it"),
-    Column("val_iou", "number", "mIoU after partial training"),
-    Column("final_val_iou", "number", "mIoU after full training"),
-    Column("training_time", "number", "seconds of training"),
-    Column("shape", "text", "input shape without the batch: [height, width, channels]"),
-    Column("output_shape", "text", "output shape without the batch: [height, width, classes]"),
-    Column("quantized", "boolean", "whether the quantized model is there"),
-    Column("macs", "integer", "multiply-accumulates an inference"),
-    Column("params", "integer", "parameters"),
-    Column("total_inference_avg", "json", "seconds an inference, one entry a benchmark run"),
-    Column("mean", "number", "mean of the runs, seconds"),
-    Column("stdev", "number", "spread of the runs, percent of the mean"),
-    Column("completed", "text", "when the last stage ended, UTC"),
-    Column("f1_onnx", "number", "F1 of the float ONNX model, 10k test images"),
-    Column("f1_1k", "number", "F1 of the quantized model on the device, 1k test images"),
-    Column("f1_1k_f", "number", "F1 of the float model, 1k test images; n/a where there is none"),
-    Column("f1_10k", "number", "F1 of the quantized model on the device, 10k test images"),
-    *(
-        Column(f"{name}_{what}", kind, meaning)  # type: ignore[arg-type]
-        for name in ("f1_onnx", "f1_1k", "f1_1k_f", "f1_10k")
-        for what, kind, meaning in (
-            ("images", "integer", f"how many test images {name} really is of"),
-            ("set", "text", f"which test images {name} is of: a digest of their content"),
-            ("low", "number", f"lower end of the 95 % interval of {name}, over test images"),
-            ("high", "number", f"upper end of the 95 % interval of {name}"),
-        )
+    Column("epochs", "integer", "epochs of training", label="training", unit="epochs", goal="min"),
+    Column("iteration", "integer", "the iteration of the search that proposed it"),
+    Column(
+        "onnx_latency",
+        "number",
+        "seconds per inference on the host's CPU",
+        label="latency on the host's CPU",
+        unit="ms",
+        factor=1e3,
+        shown="onnx_latency_ms",
+        goal="min",
     ),
+    Column("pipeline_id", "text", "the training pipeline that produced it"),
+    Column(
+        "val_iou",
+        "number",
+        "mIoU after partial training",
+        label="mIoU after partial training",
+        goal="max",
+        places=4,
+        weight=75,
+    ),
+    Column(
+        "final_val_iou",
+        "number",
+        "mIoU after full training",
+        label="mIoU after full training",
+        goal="max",
+        places=4,
+        weight=80,
+    ),
+    Column(
+        "training_time",
+        "number",
+        "seconds of training",
+        label="training",
+        unit="s",
+        shown="training_s",
+        goal="min",
+    ),
+    Column(
+        "shape",
+        "text",
+        "input shape without the batch: [height, width, channels]",
+        stage="convert",
+        is_result=True,
+    ),
+    Column(
+        "output_shape",
+        "text",
+        "output shape without the batch: [height, width, classes]",
+        stage="convert",
+        is_result=True,
+    ),
+    Column(
+        "quantized",
+        "boolean",
+        "whether the quantized model exists",
+        stage="convert",
+        is_result=True,
+    ),
+    Column(
+        "macs",
+        "integer",
+        "multiply-accumulates per inference",
+        stage="convert",
+        is_result=True,
+        label="multiply-accumulates",
+        short="MACs",
+        unit="millions",
+        factor=1e-6,
+        shown="macs_m",
+        goal="min",
+        weight=70,
+    ),
+    Column(
+        "params",
+        "integer",
+        "parameters",
+        stage="convert",
+        is_result=True,
+        label="parameters",
+        unit="millions",
+        factor=1e-6,
+        shown="params_m",
+        goal="min",
+    ),
+    Column(
+        "total_inference_avg",
+        "json",
+        "seconds per inference, one entry per benchmark run",
+        stage="benchmark",
+        is_result=True,
+    ),
+    Column(
+        LATENCY,
+        "number",
+        "mean of the runs, seconds",
+        stage="benchmark",
+        is_result=True,
+        label="latency",
+        short="latency",
+        unit="ms",
+        factor=1e3,
+        shown="latency_ms",
+        goal="min",
+        weight=90,
+    ),
+    Column(
+        "stdev",
+        "number",
+        "standard deviation of the runs, percent of the mean",
+        stage="benchmark",
+        is_result=True,
+        label="spread of the runs",
+        unit="% of the mean",
+        goal="min",
+    ),
+    Column("completed", "text", "end of the last stage, UTC"),
+    Column(
+        "f1_onnx",
+        "number",
+        "F1 of the float ONNX model, 10k test images",
+        stage="f1_onnx",
+        is_result=True,
+        label="F1 of the float ONNX model, 10k images",
+        goal="max",
+        places=4,
+        group="score",
+        weight=55,
+    ),
+    Column(
+        "f1_1k",
+        "number",
+        "F1 of the quantized model on the device, 1k test images",
+        stage="f1_1k",
+        is_result=True,
+        label="F1 on the device, quantized, 1k images",
+        goal="max",
+        places=4,
+        group="score",
+        weight=85,
+    ),
+    Column(
+        "f1_1k_f",
+        "number",
+        "F1 of the float model on the device, 1k test images; n/a if the device has no float mode",
+        stage="f1_1k_f",
+        is_result=True,
+        label="F1 of the float model, 1k images",
+        goal="max",
+        places=4,
+        group="score",
+        weight=45,
+    ),
+    Column(
+        "f1_10k",
+        "number",
+        "F1 of the quantized model on the device, 10k test images",
+        stage="f1_10k",
+        is_result=True,
+        label="F1 on the device, quantized, 10k images",
+        goal="max",
+        places=4,
+        group="score",
+        weight=50,
+    ),
+)
+
+SCORE_COLUMNS = tuple(column.name for column in COLUMNS.values() if column.group == "score")
+
+for _score in SCORE_COLUMNS:
+    register_columns(
+        Column(
+            f"{_score}_images",
+            "integer",
+            f"how many test images {_score} is of: a small dataset has fewer than 1k or 10k",
+            stage=_score,
+        ),
+        Column(
+            f"{_score}_set",
+            "text",
+            f"which test images {_score} is of: a digest of their content",
+            stage=_score,
+        ),
+        Column(
+            f"{_score}_low",
+            "number",
+            f"lower end of the 95 % interval of {_score}, by bootstrap over the test images",
+            stage=_score,
+        ),
+        Column(
+            f"{_score}_high",
+            "number",
+            f"upper end of the 95 % interval of {_score}",
+            stage=_score,
+        ),
+    )
+
+register_columns(
     Column("use_pillow", "boolean", "whether images were prepared with Pillow"),
     Column("error", "text", "the last error, with its stage"),
-    Column("since", "text", "when the status last changed, UTC"),
+    Column("since", "text", "time of the last change of status, UTC"),
     Column("tags", "json", "labels given at upload, a list"),
     Column("shapes", "json", "shapes of inputs whose sizes the file leaves open, by name"),
-    Column("size", "integer", "bytes of the model with its external data"),
+    Column(
+        "size",
+        "integer",
+        "bytes of the model with its external data",
+        label="size of the model",
+        unit="MB",
+        factor=1e-6,
+        shown="size_mb",
+        goal="min",
+    ),
     Column("content", "text", "SHA-256 of the model with its external data and shapes"),
-    Column("device", "text", "what its device stages run on: host, htp:CHIP, or a board's chip"),
-    Column("boards", "text", "the boards that measured it, by serial"),
+    Column(
+        "device",
+        "text",
+        "what its device stages run on: host, htp:CHIP, or the chip of a board",
+        stage="benchmark",
+        weight=68,
+    ),
+    Column("boards", "text", "the boards that measured it, by serial", stage="benchmark"),
     Column(
         "precision",
         "text",
         "how it was quantized: a8w8, a8w8-per-channel, a16w8 or mixed: and a digest",
     ),
-    Column("calibration", "text", "what it was quantized on: dataset, given or random inputs"),
+    Column(
+        "calibration",
+        "text",
+        "what it was quantized on: dataset, given (runner --calibration) or random inputs",
+        stage="convert",
+    ),
     Column("toolchain", "text", "what converted it: qnn, or snpe for boards"),
-    Column("recovery", "json", "steps that were tried to win accuracy back, with their scores"),
-    Column("f1_before_recovery", "number", "F1 before recovery, on images of the calibration set"),
-    Column("f1_after_recovery", "number", "F1 after recovery, on the same images"),
-    Column("notes", "text", "what a person should know of its conversion"),
-    Column("task", "text", "what it was evaluated for: segmentation, ..., or tensors"),
-    Column("metric", "text", "what the f1 columns hold: f1, or what the task measures instead"),
-    Column("sqnr_db", "number", "task tensors: quantized on the device against float, SQNR in dB"),
-    Column("cosine", "number", "task tensors: cosine similarity with the float model"),
-    Column("max_error", "number", "task tensors: largest difference from the float model"),
-    Column("top1_agreement", "number", "task tensors: share of equal top-1 answers, 0 to 1"),
-    Column("latency_kind", "text", "measured, or estimate: never a measurement on a chip"),
-    Column("latency_raw_us", "number", "the compiler's estimate before calibration, µs"),
-    Column("latency_low_us", "number", "the compiler's lower bound, µs"),
-    Column("latency_high_us", "number", "the compiler's upper bound, µs"),
-    Column("latency_low_ms", "number", "lower end of an estimate's interval, ms"),
-    Column("latency_high_ms", "number", "upper end of an estimate's interval, ms"),
-    Column("latency_coverage", "number", "probability of that interval, 0 to 1; empty: unknown"),
-    Column("latency_basis", "text", "where the interval comes from, or why there is none"),
-    Column("latency_missing_ops", "integer", "steps an estimate leaves out: a lower bound then"),
-    Column("latency_margin_percent", "number", "of old rows: an error bar no data supports"),
-    Column("latency_profile", "text", "the device profile that calibrated the estimate"),
-    Column("latency_calibrated", "boolean", "whether that profile was fitted on a real device"),
-    Column("peak_memory_bytes", "integer", "the most activations alive at once, as quantized"),
-    Column("weight_bytes", "integer", "weights as quantized"),
-    Column("ddr_bytes", "integer", "traffic with the memory outside the chip, per inference"),
-    Column("peak_rss_bytes", "integer", "boards: the most memory of the process that ran it"),
-    Column("power_mw", "number", "boards that report it: mean power during the runs, mW"),
-    Column("runs", "text", "benchmark runs; `1, deterministic` where more would be the same"),
+    Column(
+        "recovery",
+        "json",
+        "steps tried to recover accuracy lost to quantization, with their scores",
+        stage="convert",
+        weight=30,
+        width=None,
+    ),
+    Column(
+        "f1_before_recovery",
+        "number",
+        "score before recovery, on held-out images of the calibration set",
+        stage="convert",
+    ),
+    Column(
+        "f1_after_recovery",
+        "number",
+        "score after recovery, on the same images",
+        stage="convert",
+    ),
+    Column("notes", "text", "remarks on its conversion and measurements", stage="convert"),
+    Column(
+        "task",
+        "text",
+        "what it was evaluated for: segmentation, ..., or tensors",
+        stage="convert",
+    ),
+    Column(
+        "metric",
+        "text",
+        "what the columns of scores hold: f1, or what the task measures instead, such as mAP",
+    ),
+    Column(
+        "sqnr_db",
+        "number",
+        "task tensors: SQNR of the quantized model on the device against the float model, dB; "
+        "the worst output",
+        stage="f1_1k",
+        label="SQNR against the float model",
+        short="SQNR",
+        unit="dB",
+        goal="max",
+        group="agreement",
+        weight=84,
+    ),
+    Column(
+        "cosine",
+        "number",
+        "task tensors: cosine similarity with the float model; the worst output",
+        stage="f1_1k",
+        label="cosine similarity with the float model",
+        goal="max",
+        places=5,
+        group="agreement",
+        weight=43,
+    ),
+    Column(
+        "max_error",
+        "number",
+        "task tensors: largest difference from the float model; the worst output",
+        stage="f1_1k",
+        label="largest difference from the float model",
+        short="max error",
+        goal="min",
+        group="agreement",
+        weight=42,
+    ),
+    Column(
+        "top1_agreement",
+        "number",
+        "task tensors: share of equal top-1 answers, 0 to 1; the worst output",
+        stage="f1_1k",
+        label="top-1 agreement with the float model",
+        short="top-1",
+        goal="max",
+        places=4,
+        group="agreement",
+        weight=44,
+    ),
+    Column(
+        "latency_kind",
+        "text",
+        "measured, or estimate: never a measurement on a chip",
+        stage="benchmark",
+        group="latency",
+    ),
+    Column(
+        "latency_raw_us",
+        "number",
+        "the compiler's estimate before calibration, µs",
+        stage="benchmark",
+        group="latency",
+    ),
+    Column(
+        "latency_low_us",
+        "number",
+        "the compiler's lower bound, µs",
+        stage="benchmark",
+        group="latency",
+    ),
+    Column(
+        "latency_high_us",
+        "number",
+        "the compiler's upper bound, µs",
+        stage="benchmark",
+        group="latency",
+    ),
+    Column(
+        "latency_low_ms",
+        "number",
+        "lower end of the interval in which the time on the chip is expected, ms",
+        stage="benchmark",
+        group="latency",
+    ),
+    Column(
+        "latency_high_ms",
+        "number",
+        "upper end of that interval, ms; empty for a measured latency",
+        stage="benchmark",
+        group="latency",
+    ),
+    Column(
+        "latency_coverage",
+        "number",
+        "probability of that interval, such as 0.9; empty where no data supports one",
+        stage="benchmark",
+        group="latency",
+    ),
+    Column(
+        "latency_basis",
+        "text",
+        "where the interval comes from, or why there is none",
+        stage="benchmark",
+        group="latency",
+    ),
+    Column(
+        "latency_missing_ops",
+        "integer",
+        "steps that the estimate leaves out; the latency is then a lower bound, and on no front",
+        stage="benchmark",
+        group="latency",
+    ),
+    Column(
+        "latency_margin_percent",
+        "number",
+        "of rows that older versions wrote; never shown, since no data supported it",
+        stage="benchmark",
+        group="latency",
+    ),
+    Column(
+        "latency_profile",
+        "text",
+        "the device profile that calibrated the estimate",
+        stage="benchmark",
+        group="latency",
+    ),
+    Column(
+        "latency_calibrated",
+        "boolean",
+        "whether that profile was fitted on a real device",
+        stage="benchmark",
+        group="latency",
+    ),
+    Column(
+        "peak_memory_bytes",
+        "integer",
+        "the most activations alive at once, as quantized",
+        stage="convert",
+        label="peak activations",
+        unit="MB",
+        factor=1e-6,
+        shown="peak_memory_mb",
+        goal="min",
+    ),
+    Column(
+        "weight_bytes",
+        "integer",
+        "weights as quantized",
+        stage="convert",
+        label="weights as quantized",
+        unit="MB",
+        factor=1e-6,
+        shown="weights_mb",
+        goal="min",
+    ),
+    Column(
+        "ddr_bytes",
+        "integer",
+        "traffic with the memory outside the chip per inference, as the compiler plans it",
+        stage="benchmark",
+        label="DDR traffic per inference",
+        unit="MB",
+        factor=1e-6,
+        shown="ddr_mb",
+        goal="min",
+    ),
+    Column(
+        "peak_rss_bytes",
+        "integer",
+        "boards: peak memory of the process that ran it",
+        stage="benchmark",
+        label="peak memory on the board",
+        unit="MB",
+        factor=1e-6,
+        shown="peak_rss_mb",
+        goal="min",
+    ),
+    Column(
+        "power_mw",
+        "number",
+        "boards that report it: mean power of the board during the runs, mW",
+        stage="benchmark",
+        label="power",
+        unit="mW",
+        goal="min",
+    ),
+    Column(
+        "runs",
+        "text",
+        "how many benchmark runs the mean is of; `1, deterministic` for an estimate",
+        stage="benchmark",
+        group="latency",
+    ),
     Column("arch", "json", "the architecture, where a search made it"),
-    Column("results", "json", "what searches found out, by its conditions"),
-    Column("stages", "json", "Edgeloop's own record of each stage: leases, attempts, files"),
+    Column("results", "json", "results of searches, by their conditions"),
+    Column("stages", "json", "Edgeloop's record of each stage: leases, attempts, files"),
 )
-SCORE_COLUMNS = ("f1_onnx", "f1_1k", "f1_1k_f", "f1_10k")
-AGREEMENT_COLUMNS = ("sqnr_db", "cosine", "max_error", "top1_agreement")
-LISTS = frozenset({"shape", "output_shape"})  # Archai writes them as text
-BOOKKEEPING = frozenset({"stages", "results"})
-DETERMINISTIC = "deterministic"  # in the column `runs`
-CANDIDATE = "candidate"  # a row that a search made, with no model file yet
-SEARCH_NODE = "edgeloop search"  # holds such a row: Archai would look for its model, and fail it
-KINDS: Mapping[str, Kind] = {column.name: column.kind for column in COLUMNS}
-SHOWN_AS: Mapping[str, str] = {
-    "mean": "latency_ms",
-    "onnx_latency": "onnx_latency_ms",
-    "macs": "macs_m",
-    "params": "params_m",
-    "size": "size_mb",
-    "peak_memory_bytes": "peak_memory_mb",
-    "weight_bytes": "weights_mb",
-    "ddr_bytes": "ddr_mb",
-    "peak_rss_bytes": "peak_rss_mb",
-    "training_time": "training_s",
-}
-"""Names of columns that people see in another unit than the table has."""
-_COLUMNS_SHOWN: Mapping[str, str] = {shown: column for column, shown in SHOWN_AS.items()}
+
+AGREEMENT_COLUMNS = tuple(c.name for c in COLUMNS.values() if c.group == "agreement")
+LATENCY_COLUMNS = tuple(c.name for c in COLUMNS.values() if c.group == "latency")
+
+
+def column_of(name: str) -> Column:
+    """The column of this name, as stored or as shown. Another tool's has neither unit nor goal."""
+    stored = column_named(name)
+    return COLUMNS.get(stored) or Column(stored, "unknown", "")
 
 
 def column_named(name: str) -> str:
-    """The column that people mean: both `latency_ms`, as it is shown, and `mean` are valid."""
-    return _COLUMNS_SHOWN.get(name, name)
+    """The stored name of a column: both `latency_ms`, as tables show it, and `mean` are valid."""
+    return _NAMES_SHOWN.get(name, name)
+
+
+def column_names() -> list[str]:
+    """Every name that options accept: as stored, then as shown."""
+    return [*COLUMNS, *_NAMES_SHOWN]
+
+
+def number(value: object) -> float:
+    """A finite number, even if written as text; NaN for everything else."""
+    if value is None or isinstance(value, bool) or not isinstance(value, int | float | str):
+        return math.nan
+    try:
+        converted = float(value)
+    except (ValueError, OverflowError):
+        return math.nan
+    return converted if math.isfinite(converted) else math.nan
+
+
+def latency_ms(row: Row) -> float:
+    """NaN for a lower bound, which cannot be compared with a latency."""
+    if is_lower_bound(row):
+        return math.nan
+    mean = number(row.get(LATENCY))
+    return number(1e3 * mean if not math.isnan(mean) else mean_latency_ms(row) or math.nan)
 
 
 def check_model_name(name: str) -> str:
@@ -265,7 +759,7 @@ def check_priority(priority: int | None) -> int | None:
     return priority
 
 
-def runs_of(row: Values) -> list[float]:
+def runs_of(row: Row) -> list[float]:
     """The benchmark runs so far, in seconds; a cell that cannot be read counts as none."""
     try:
         runs = json.loads(str(row.get("total_inference_avg") or "[]"))
@@ -283,7 +777,7 @@ def is_deterministic(row: Values) -> bool:
     return not filled(runs) or str(runs).endswith(DETERMINISTIC)
 
 
-def mean_latency_ms(row: Values) -> float:
+def mean_latency_ms(row: Row) -> float:
     """From `mean` where it is a number, else from the runs; 0 when there is neither."""
     mean = row.get("mean")
     if isinstance(mean, int | float) and not isinstance(mean, bool) and math.isfinite(mean):
@@ -353,7 +847,7 @@ def _number(value: object) -> float:
 
 def decoded(column: str, value: Value) -> object:
     """A list that is stored as text, as a list; what cannot be read stays text."""
-    if not isinstance(value, str) or (KINDS.get(column) != "json" and column not in LISTS):
+    if not isinstance(value, str) or (column_of(column).kind != "json" and column not in _LISTS):
         return value
     try:
         found = json.loads(value, parse_constant=lambda _: None, parse_float=_finite)
@@ -419,7 +913,7 @@ def shown_scores(rows: Iterable[Mapping[str, object]]) -> list[str]:
 def visible_columns(rows: Iterable[Values], every: bool = False) -> list[str]:
     """Columns that some row has: the known ones in their order, then others by name."""
     present = {name for row in rows for name in row}
-    known = [column.name for column in COLUMNS if column.name in present]
+    known = [name for name in COLUMNS if name in present]
     others = sorted(present.difference(known))
     return [name for name in known + others if every or name not in BOOKKEEPING]
 

@@ -1,4 +1,4 @@
-"""What is to be done to a model, in which order, and who can do it: one small table.
+"""The stages of a model, which machines can perform them, and what a row remembers of each.
 
 | stage     | needs              | capability      | priority            |
 |-----------|--------------------|-----------------|---------------------|
@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 
 from edgeloop.errors import BadInput
 from edgeloop.models.columns import (
-    AGREEMENT_COLUMNS,
+    COLUMNS,
     filled,
     is_deterministic,
     is_true,
@@ -42,49 +42,46 @@ UPLOAD = "upload"  # an upload is held like a stage, so that two people cannot f
 LAST_MOMENT = 253_402_300_799.0  # the end of the year 9999: later times cannot be shown
 MOST_ATTEMPTS = 1_000_000
 
-LATENCY_COLUMNS = (
-    "latency_kind",
-    "latency_raw_us",
-    "latency_low_us",
-    "latency_high_us",
-    "latency_low_ms",
-    "latency_high_ms",
-    "latency_coverage",
-    "latency_basis",
-    "latency_missing_ops",
-    "latency_margin_percent",  # of rows from before there were intervals
-    "latency_profile",
-    "latency_calibrated",
-    "runs",
-)
-
-_SIZE_COLUMNS = ("peak_memory_bytes", "weight_bytes")
-_RUN_COLUMNS = ("ddr_bytes", "peak_rss_bytes", "power_mw")
-RECOVERY_COLUMNS = ("recovery", "f1_before_recovery", "f1_after_recovery")
-
 
 @dataclass(frozen=True)
 class Stage:
-    """One kind of work. It is done when all columns it fills are filled or, where runs are
-    counted, when `count` has reached `runs`; sooner where `enough` says that more runs would only
-    repeat the first.
+    """One kind of work. It is done when all columns it fills are filled or, if runs are counted,
+    when `count` has reached `runs`.
 
-    `clears` are columns that say how it was done, and go with a reset.
-    `artefacts` are the names that tools before Edgeloop gave to its files, at the top of the
-    model's folder; files of our own are in the row's record of the stage.
+    Attributes:
+        name: Its name in commands and in rows.
+        capability: What a runner must have. Those that start with `device` run on a device, the
+            others on the machine itself.
+        priority: When runners take it; lower is sooner.
+        work: The function that performs it, as `module:name`: an `Assignment` and the `Equipment`
+            of a runner in, a `Result` out.
+        needs: Stages that must be done before.
+        fills: Columns without which it is not done; from the registry of columns.
+        clears: Further columns that a reset empties; from the registry of columns.
+        artefacts: Names that tools before Edgeloop gave to its files, at the top of the model's
+            folder. Files of our own are in the row's record of the stage.
+        runs: How often it is done.
+        count: How many runs a row has.
+        enough: Whether more runs would only repeat the first.
+        in_benchmark_only: Whether models uploaded with `--benchmark-only` go through it.
     """
 
     name: str
-    fills: tuple[str, ...]
     capability: str
     priority: Priority
+    work: str = ""
     needs: tuple[str, ...] = ()
-    artefacts: tuple[str, ...] = ()
+    fills: tuple[str, ...] = ()
     clears: tuple[str, ...] = ()
+    artefacts: tuple[str, ...] = ()
     runs: int = 1
     count: Callable[[Values], int] | None = None
     enough: Callable[[Values], bool] | None = None
     in_benchmark_only: bool = False
+
+    @property
+    def is_on_device(self) -> bool:
+        return self.capability.startswith("device")
 
     def progress(self, row: Values) -> int:
         """How many runs are done; each commit must raise it."""
@@ -117,11 +114,17 @@ class Plan:
         short = is_true(row.get("benchmark_only"))
         return (stage for stage in self.stages if stage.in_benchmark_only or not short)
 
+    def capabilities(self, on_device: bool, benchmark_only: bool = False) -> tuple[str, ...]:
+        """The capabilities that stages ask of a device, or of the machine itself."""
+        stages = [stage for stage in self.stages if stage.is_on_device == on_device]
+        chosen = [stage for stage in stages if stage.in_benchmark_only or not benchmark_only]
+        return tuple(dict.fromkeys(stage.capability for stage in chosen))
+
     def capability(self, row: Values, stage: Stage) -> str:
         """What a runner must have. All device stages of a model run on one type of device, the one
-        that benchmarked it first: numbers of two types do not belong into one row."""
+        that benchmarked it first: numbers of two types do not belong in one row."""
         device = row.get("device")
-        pinned = stage.capability.startswith("device") and filled(device)
+        pinned = stage.is_on_device and filled(device)
         return f"{stage.capability}@{device}" if pinned else stage.capability
 
     def is_complete(self, row: Values) -> bool:
@@ -146,54 +149,72 @@ class Plan:
         return found
 
 
+STAGES: dict[str, Stage] = {}
+
+
+def register_stages(*stages: Stage) -> None:
+    """Add stages to the plan. A stage comes after those that it needs."""
+    for stage in stages:
+        STAGES[stage.name] = stage
+
+
 def default_plan(benchmark_runs: int = 5) -> Plan:
-    on_device = ("convert", "benchmark")
-    return Plan(
-        (
-            Stage(
-                name="convert",
-                fills=("quantized", "macs", "params", "shape", "output_shape"),
-                capability="quantize",
-                priority=lambda row: 20,
-                artefacts=("*.dlc", "*.info.csv"),
-                clears=("calibration", "notes", "task", *_SIZE_COLUMNS, *RECOVERY_COLUMNS),
-                in_benchmark_only=True,
-            ),
-            Stage(
-                name="benchmark",
-                fills=("total_inference_avg", "mean", "stdev"),
-                capability="device",
-                priority=lambda row: 30 + len(runs_of(row)),
-                needs=("convert",),
-                artefacts=("perf_results*.csv",),
-                clears=("device", "boards", *LATENCY_COLUMNS, *_RUN_COLUMNS),
-                runs=benchmark_runs,
-                count=lambda row: len(runs_of(row)),
-                enough=is_deterministic,
-                in_benchmark_only=True,
-            ),
-            _f1("f1_onnx", "onnx", lambda row: 60, ()),
-            _f1("f1_1k", "device-accuracy", _by_latency(1), on_device, AGREEMENT_COLUMNS),
-            _f1("f1_1k_f", "device-float", _by_latency(10), on_device),
-            _f1("f1_10k", "device-accuracy", _by_latency(100), on_device),
+    """All registered stages, with the columns that name them."""
+    stages = []
+    for stage in STAGES.values():
+        columns = [column for column in COLUMNS.values() if column.stage == stage.name]
+        stages.append(
+            replace(
+                stage,
+                fills=tuple(column.name for column in columns if column.is_result),
+                clears=tuple(column.name for column in columns if not column.is_result),
+                runs=benchmark_runs if stage.count is not None else stage.runs,
+            )
         )
-    )
-
-
-def _f1(
-    name: str,
-    capability: str,
-    priority: Priority,
-    needs: tuple[str, ...],
-    clears: tuple[str, ...] = (),
-) -> Stage:
-    artefacts = (f"test_results_{name}.csv", f"pr_curve_{name}.png")
-    about = tuple(f"{name}_{what}" for what in ("images", "set", "low", "high"))
-    return Stage(name, (name,), capability, priority, needs, artefacts, (*clears, *about))
+    return Plan(tuple(stages))
 
 
 def _by_latency(factor: float) -> Priority:
     return lambda row: 100 + factor * mean_latency_ms(row)
+
+
+def _f1(name: str, capability: str, priority: Priority, needs: tuple[str, ...]) -> Stage:
+    return Stage(
+        name,
+        capability,
+        priority,
+        work="edgeloop.runner.stages.accuracy:accuracy",
+        needs=needs,
+        artefacts=(f"test_results_{name}.csv", f"pr_curve_{name}.png"),
+    )
+
+
+_MEASURED = ("convert", "benchmark")
+register_stages(
+    Stage(
+        "convert",
+        "quantize",
+        priority=lambda row: 20,
+        work="edgeloop.runner.stages.convert:convert",
+        artefacts=("*.dlc", "*.info.csv"),
+        in_benchmark_only=True,
+    ),
+    Stage(
+        "benchmark",
+        "device",
+        priority=lambda row: 30 + len(runs_of(row)),
+        work="edgeloop.runner.stages.benchmark:benchmark",
+        needs=("convert",),
+        artefacts=("perf_results*.csv",),
+        count=lambda row: len(runs_of(row)),
+        enough=is_deterministic,
+        in_benchmark_only=True,
+    ),
+    _f1("f1_onnx", "onnx", lambda row: 60, ()),
+    _f1("f1_1k", "device-accuracy", _by_latency(1), _MEASURED),
+    _f1("f1_1k_f", "device-float", _by_latency(10), _MEASURED),
+    _f1("f1_10k", "device-accuracy", _by_latency(100), _MEASURED),
+)
 
 
 # The column `stages`: who works on a model, how often it was tried, which files came out.

@@ -18,6 +18,7 @@ from edgeloop._util.files import kept_in_use
 from edgeloop._util.system import announced_memory, limit_heaps
 from edgeloop.errors import BadInput, DeviceUnavailable, StoreError
 from edgeloop.models.columns import is_true, matches_any
+from edgeloop.models.plan import Plan
 from edgeloop.models.runners import Registry
 from edgeloop.platforms import (
     DEFAULT_PLATFORM,
@@ -277,11 +278,11 @@ def _crew(
             cpus,
         )
 
-    crew = [worker("", base, _host_capabilities(options))]  # the machine itself
+    crew = [worker("", base, _host_capabilities(workspace.plan, options))]  # the machine itself
     if HOST in names and not devices:
         devices = [host]
     for device in devices:
-        can = _device_capabilities(device, toolchain.name, options)
+        can = _device_capabilities(workspace.plan, device, toolchain.name, options)
         backoff = Backoff(workspace.settings.board_patience_seconds)
         shared, sessions = isinstance(device, SharedDevice), DeviceSessions()
         for number, session in enumerate(_sessions(device)):
@@ -392,16 +393,17 @@ class UnscoredModels:
         return row is not None and is_true(row.values.get("benchmark_only"))
 
 
-def _host_capabilities(options: RunnerOptions) -> tuple[str, ...]:
-    quantize = ("quantize",) if options.quantize else ()
-    return quantize if options.benchmark_only else (*quantize, "onnx")
+def _host_capabilities(plan: Plan, options: RunnerOptions) -> tuple[str, ...]:
+    every = plan.capabilities(on_device=False, benchmark_only=options.benchmark_only)
+    return tuple(one for one in every if options.quantize or one != "quantize")
 
 
-def _device_capabilities(device: Device, toolchain: str, options: RunnerOptions) -> tuple[str, ...]:
+def _device_capabilities(
+    plan: Plan, device: Device, toolchain: str, options: RunnerOptions
+) -> tuple[str, ...]:
     """Models without a device yet, those of this type of device, those that an older version pinned
     to this very board, and those that another tool converted for this toolchain."""
-    accuracy = () if options.benchmark_only else ("device-accuracy", "device-float")
-    kinds = ("device", *accuracy)
+    kinds = plan.capabilities(on_device=True, benchmark_only=options.benchmark_only)
     names = dict.fromkeys((device_type(device), device.name, toolchain))
     return (*kinds, *(f"{kind}@{of}" for of in names for kind in kinds))
 

@@ -20,10 +20,15 @@ from typing import TYPE_CHECKING, Any, Literal
 from edgeloop.errors import BlobMissing
 from edgeloop.models.columns import (
     AGREEMENT_COLUMNS,
+    COLUMNS,
+    LATENCY,
     SCORE_COLUMNS,
+    Column,
+    Row,
     interval_heading,
     is_estimate,
     latency_interval,
+    number,
     score_meaning,
     shared_metric,
 )
@@ -63,15 +68,10 @@ from edgeloop.view.drawing import (
 from edgeloop.view.front import Pareto, pareto_of
 from edgeloop.view.measures import (
     ESTIMATE,
-    LATENCY,
     MEASURED,
-    MEASURES,
     ColumnObjective,
-    Measure,
-    Row,
     kind_of,
     measure_of,
-    number,
     objective,
     sigma_ms,
 )
@@ -868,26 +868,27 @@ _MOST_TICKS = 8
 _MOST_DOTS = 60
 _LINE = 96  # characters of a subtitle
 _LABELS = (
-    Measure("chip_latency_ms", "estimated latency", unit="ms"),
-    Measure("host_latency_ms", "latency on the host's CPU", unit="ms"),
-    Measure("farm_latency_ms", "measured latency", unit="ms"),
-    Measure("memory_bytes", "memory", unit="MB", factor=1e-6),
-    Measure("ddr_bytes", "DDR traffic", unit="MB", factor=1e-6),
-    Measure("val_f1", "F1 after partial training"),
-    Measure("farm_f1", "F1 on the device"),
+    Column("chip_latency_ms", "number", "", label="estimated latency", unit="ms"),
+    Column("host_latency_ms", "number", "", label="latency on the host's CPU", unit="ms"),
+    Column("farm_latency_ms", "number", "", label="measured latency", unit="ms"),
+    Column("memory_bytes", "number", "", label="memory", unit="MB", factor=1e-6),
+    Column("ddr_bytes", "number", "", label="DDR traffic", unit="MB", factor=1e-6),
+    Column("val_f1", "number", "", label="F1 after partial training"),
+    Column("farm_f1", "number", "", label="F1 on the device"),
 )
-_MEASURES = {**MEASURES, **{measure.column: measure for measure in _LABELS}}
+_VALUES = {column.name: column for column in _LABELS}
 _DRAWN = ("complete", "stopped")
 _ON_FRONT, _OTHER, _STOPPED = "on the front", "complete", "stopped early"
 
 
-def search_measure(name: str) -> Measure:
+def search_measure(name: str) -> Column:
     """The value of a search as people read it: `chip_latency_ms@htp:qcs8550` is the estimated
     latency on qcs8550."""
     value, _, device = name.partition("@")
-    known = replace(_MEASURES.get(value, Measure(value, value)), column=name, shown=name)
+    column = _VALUES.get(value) or COLUMNS.get(value) or Column(value, "number", "")
+    column = replace(column, name=name, shown=name)
     chip = device.rpartition(":")[2]
-    return replace(known, label=f"{known.label} on {chip}") if chip else known
+    return replace(column, label=f"{column.label} on {chip}") if chip else column
 
 
 def candidates_chart(
@@ -1152,10 +1153,10 @@ def _candidate_line(seen: SeenSearch, item: SeenCandidate) -> str:
     return "; ".join(about_candidate(seen, item))
 
 
-def _axes(front: SeenFront) -> tuple[Measure, Measure]:
+def _axes(front: SeenFront) -> tuple[Column, Column]:
     measures = [search_measure(objective.name) for objective in front.objectives]
     if len(measures) == 1:
-        return Measure("number", "candidate"), measures[0]
+        return Column("number", "number", "", label="candidate"), measures[0]
     return measures[0], measures[1]
 
 
@@ -1172,8 +1173,8 @@ def _candidate_points(
             continue
         numbers = {"number": float(item.number), **item.values}
         point: dict[str, Any] = {
-            "x": x.factor * numbers[x.column],
-            "y": y.factor * numbers[y.column],
+            "x": x.factor * numbers[x.name],
+            "y": y.factor * numbers[y.name],
             "iteration": item.iteration,
             "trained": item.trained,
             "state": item.state,

@@ -23,9 +23,16 @@ from xml.etree import ElementTree
 
 from edgeloop._util.files import write_atomic
 from edgeloop.errors import BadInput, LocalFileError, MissingExtra
-from edgeloop.models.columns import SCORE_COLUMNS, latency_interval, score_interval
+from edgeloop.models.columns import (
+    LATENCY,
+    SCORE_COLUMNS,
+    Column,
+    Row,
+    latency_interval,
+    score_interval,
+)
 from edgeloop.view.front import Pareto
-from edgeloop.view.measures import LATENCY, ColumnObjective, Measure, Row, readable
+from edgeloop.view.measures import ColumnObjective, readable
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -350,7 +357,7 @@ def data(values: Sequence[Mapping[str, Any]]) -> Any:
 def axis(
     kind: Any,
     field: str,
-    measure: Measure,
+    measure: Column,
     domain: tuple[float, float] | None,
     is_log: bool = False,
 ) -> Any:
@@ -557,7 +564,7 @@ class ChartAxes:
     """How a front is shown: its measures in the units that read best, the factors of its values,
     and the ranges of the first two, in these units. `outside` models are beyond these."""
 
-    measures: tuple[Measure, ...]
+    measures: tuple[Column, ...]
     factors: tuple[float, ...]
     ranges: tuple[AxisRange, AxisRange]
     outside: int = 0

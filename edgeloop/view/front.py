@@ -12,8 +12,16 @@ from functools import cached_property
 import numpy as np
 
 from edgeloop.errors import BadInput
-from edgeloop.models.columns import AGREEMENT_COLUMNS, SCORE_COLUMNS, ran_on, runs_of, score_meaning
-from edgeloop.models.plan import LATENCY_COLUMNS
+from edgeloop.models.columns import (
+    LATENCY,
+    LATENCY_COLUMNS,
+    Row,
+    column_of,
+    ran_on,
+    runs_of,
+    score_meaning,
+)
+from edgeloop.models.plan import STAGES
 from edgeloop.pareto import (
     FIRST_RESULTS,
     Floats,
@@ -22,16 +30,11 @@ from edgeloop.pareto import (
     scale_of,
     share,
 )
-from edgeloop.view.measures import LATENCY, ColumnObjective, Row
+from edgeloop.view.measures import ColumnObjective
 
-_SCORES = (*SCORE_COLUMNS, "val_iou", "final_val_iou", "cosine", "top1_agreement")
 _KINDS = ("full", "trained", "")
 _OF_A_SEARCH = re.compile(r"(id_[0-9a-f]+)(?:\.(full|trained)(?:\.[0-9a-f]{12})?)?")
 _SHARED = ("macs", "params", "onnx_latency", "iteration", "val_iou")
-_ON_CHIP = ("ddr_bytes", "peak_rss_bytes", "power_mw")
-DEVICE_COLUMNS = frozenset(
-    (LATENCY, "stdev", "f1_1k", "f1_10k", "f1_1k_f", *AGREEMENT_COLUMNS, *_ON_CHIP)
-)
 _LATENCY = (LATENCY, "stdev", "total_inference_avg", "device", *LATENCY_COLUMNS)
 
 
@@ -64,7 +67,7 @@ class Pareto:
     def devices(self) -> dict[str, int]:
         """How many of the models each device has numbers of, most first; '' for models that name
         none. Empty if no objective depends on a device."""
-        if not any(item.column in DEVICE_COLUMNS for item in self.objectives):
+        if not any(_depends_on_device(item.column) for item in self.objectives):
             return {}
         counts = Counter(str(row.get("device") or "") for row in self.rows)
         return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
@@ -132,7 +135,7 @@ def _ideal(item: ColumnObjective) -> float | None:
     """The best there can be, if that is known."""
     if item.goal == "min":
         return 0.0
-    return 1.0 if item.column in _SCORES else None
+    return 1.0 if column_of(item.column).places is not None else None
 
 
 def pareto_of(rows: Iterable[Row], objectives: Sequence[ColumnObjective]) -> Pareto:
@@ -174,7 +177,7 @@ def _combined(group: list[Row], objectives: Sequence[ColumnObjective]) -> Row:
         return group[0]
     by_date = sorted(group, key=lambda row: str(row.get("model_date", "")), reverse=True)
     best_first = sorted(by_date, key=_training)
-    latency = next((row for row in best_first if runs_of(row)), None) or next(  # type: ignore[arg-type]
+    latency = next((row for row in best_first if runs_of(row)), None) or next(
         (row for row in best_first if LATENCY in row), {}
     )
     shared: dict[str, object] = {
@@ -182,7 +185,7 @@ def _combined(group: list[Row], objectives: Sequence[ColumnObjective]) -> Row:
     }
     shared |= {name: latency[name] for name in _LATENCY if name in latency}
     filled = [
-        {**shared, **{n: v for n, v in row.items() if n not in _LATENCY or runs_of(row)}}  # type: ignore[arg-type]
+        {**shared, **{n: v for n, v in row.items() if n not in _LATENCY or runs_of(row)}}
         for row in best_first
     ]
     complete = (row for row in filled if not any(math.isnan(item.of(row)) for item in objectives))
@@ -192,3 +195,10 @@ def _combined(group: list[Row], objectives: Sequence[ColumnObjective]) -> Row:
 def _training(row: Row) -> int:
     found = _OF_A_SEARCH.fullmatch(str(row.get("name", "")))
     return _KINDS.index(found[2] or "") if found else len(_KINDS)
+
+
+def _depends_on_device(column: str) -> bool:
+    """Whether a device measured it."""
+    declared = column_of(column)
+    stage = STAGES.get(declared.stage)
+    return declared.goal is not None and stage is not None and stage.is_on_device

@@ -22,13 +22,17 @@ from edgeloop.errors import MissingExtra
 from edgeloop.models.columns import (
     AGREEMENT_COLUMNS,
     COLUMNS,
+    LATENCY,
     RECOVERY_HEADINGS,
     SCORE_COLUMNS,
     RecoverySummary,
+    Row,
+    column_of,
     interval_heading,
     is_estimate,
     latency_interval,
     latency_notes,
+    number,
     recovery_of,
     score_meaning,
     visible_columns,
@@ -49,7 +53,7 @@ from edgeloop.view.charts import (
 )
 from edgeloop.view.drawing import HEIGHT, NARROW, WIDTH, font_faces, to_page_parts
 from edgeloop.view.front import ALL_DEVICES, Pareto, device_note, one_device, pareto_of
-from edgeloop.view.measures import LATENCY, ColumnObjective, Row, latency_cell, measure_of, number
+from edgeloop.view.measures import ColumnObjective, latency_cell, measure_of
 from edgeloop.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -61,12 +65,7 @@ if TYPE_CHECKING:
 MOST_DETAILS = 12
 MOST_MODELS = 100  # with a section of their own; the others are in the table
 FOLDED_FROM = 40  # lines of a table
-SIDE_BY_SIDE = (
-    *(LATENCY, "macs", "params", *SCORE_COLUMNS, *AGREEMENT_COLUMNS),
-    *("val_iou", "final_val_iou"),
-)
 _AT_ONCE = 4
-_MEANINGS = {column.name: column.meaning for column in COLUMNS}
 _PACKAGES = ("numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "altair", "vl-convert-python")
 
 
@@ -151,7 +150,7 @@ def render(
     note = device_note(whole, device)
     columns = [
         column
-        for column in SIDE_BY_SIDE
+        for column in _side_by_side()
         if any(not math.isnan(measure_of(column).of(row)) for row in report.rows)
     ]
     models = _models(report, found, columns, progress)
@@ -265,6 +264,13 @@ def _quality_charts(rows: Sequence[Row]) -> list[alt.TopLevelMixin]:
     return charts
 
 
+def _side_by_side() -> list[str]:
+    """Columns that the report may compare: latency, costs and scores first."""
+    first = (LATENCY, "macs", "params", *SCORE_COLUMNS, *AGREEMENT_COLUMNS)
+    weighty = [c.name for c in COLUMNS.values() if c.is_number and c.weight is not None]
+    return list(dict.fromkeys([*first, *weighty]))
+
+
 def _models(
     report: ReportData,
     found: Pareto,
@@ -307,7 +313,7 @@ def _model(
             for c, text in zip(columns, cells, strict=True)
             if text
         ),
-        [(column, _MEANINGS.get(column, ""), str(row[column])) for column in shown],
+        [(column, column_of(column).meaning, str(row[column])) for column in shown],
         sorted({file for record in records_of(row).values() for file in record.files}),  # type: ignore[arg-type]
         [_parts(chart, f"{anchor}-{place}-") for place, chart in enumerate(charts)],
         png_address(evidence.pr_image),

@@ -14,15 +14,15 @@ from hypothesis import strategies as some
 
 from edgeloop.errors import BadCsv
 from edgeloop.models.catalog import read_csv, write_csv
-from edgeloop.models.columns import KINDS
+from edgeloop.models.columns import COLUMNS
 
 AWKWARD = ["=1+1", "+1", "-1", "@x", "\t", "\r", "\n", "a\rb", "a\r\nb", "'", "''", "n/a", '"', ","]
 NUMBERLIKE = ["1", "-1.5", "1e5", "nan", "inf", "True", "1_000", " 7", "٣", "00", "1.0"]
 CHARACTERS = some.characters(exclude_categories=["Cs"], exclude_characters="\x00")
 TEXTS = some.text(CHARACTERS, min_size=1, max_size=20) | some.sampled_from(AWKWARD + NUMBERLIKE)
 NUMBERS = some.integers(-(2**63) + 1, 2**63 - 1) | some.floats(allow_nan=False) | some.booleans()
-TEXT_COLUMNS = [name for name, kind in KINDS.items() if kind in ("text", "json")]
-OTHER_COLUMNS = [name for name in KINDS if name not in TEXT_COLUMNS] + ["their_own", "_2"]
+TEXT_COLUMNS = [column.name for column in COLUMNS.values() if column.kind in ("text", "json")]
+OTHER_COLUMNS = [name for name in COLUMNS if name not in TEXT_COLUMNS] + ["their_own", "_2"]
 ROWS = some.lists(
     some.tuples(
         some.dictionaries(some.sampled_from(TEXT_COLUMNS), TEXTS, max_size=4),

@@ -137,7 +137,7 @@ def test_doing_a_stage_again_means_doing_those_after_it_again():
 
 def test_stages_that_depend_on_a_stage_indirectly_are_done_again_too():
     def stage(name: str, *needs: str) -> Stage:
-        return Stage(name, (name,), "cpu", lambda row: 0, needs)
+        return Stage(name, "cpu", lambda row: 0, needs=needs, fills=(name,))
 
     plan = Plan((stage("first"), stage("second", "first"), stage("third", "second")))
     assert plan.and_those_after({"first"}) == {"first", "second", "third"}

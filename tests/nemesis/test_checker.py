@@ -17,8 +17,8 @@ from tests.nemesis.priorities import Window
 
 PLAN = Plan(
     (
-        Stage("convert", ("shape",), "quantize", lambda row: 20),
-        Stage("f1_1k", ("f1_1k",), "device", lambda row: 60, needs=("convert",)),
+        Stage("convert", "quantize", lambda row: 20, fills=("shape",)),
+        Stage("f1_1k", "device", lambda row: 60, needs=("convert",), fills=("f1_1k",)),
     )
 )
 NET = b"the uploaded model"

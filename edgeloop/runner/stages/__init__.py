@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from edgeloop.runner.stages.accuracy import TESTS, accuracy, batches, run_test
+from pkgutil import resolve_name
+
+from edgeloop.models.plan import STAGES
+from edgeloop.runner.stages.accuracy import batches, run_test
 from edgeloop.runner.stages.base import Assignment, Equipment, Result, Sizes
-from edgeloop.runner.stages.benchmark import benchmark
-from edgeloop.runner.stages.convert import convert
 
 __all__ = ["Assignment", "Equipment", "Result", "Sizes", "batches", "perform", "run_test"]
 
 
 def perform(work: Assignment, equipment: Equipment) -> Result:
-    """Do one stage. New stages are named here and in the plan."""
-    if work.stage in TESTS:
-        return accuracy(work, equipment)
-    return {"convert": convert, "benchmark": benchmark}[work.stage](work, equipment)
+    """Do one stage, with the function that the plan names."""
+    function = resolve_name(STAGES[work.stage].work)
+    result: Result = function(work, equipment)
+    return result

@@ -9,8 +9,7 @@ import statistics
 from pathlib import Path
 
 from edgeloop._util.values import interval_text, latency_text
-from edgeloop.models.columns import runs_of
-from edgeloop.models.plan import LATENCY_COLUMNS
+from edgeloop.models.columns import LATENCY_COLUMNS, runs_of
 from edgeloop.platforms import Measurement, device_type
 from edgeloop.runner.stages.base import Assignment, Equipment, Result, with_layers
 from edgeloop.store import Changes, Value

@@ -26,9 +26,9 @@ from markupsafe import Markup, escape
 
 from edgeloop._util.values import interval_text, latency_text, size_text
 from edgeloop.errors import NotFound
-from edgeloop.models.columns import AGREEMENT_COLUMNS
+from edgeloop.models.columns import AGREEMENT_COLUMNS, LATENCY
 from edgeloop.view.drawing import FONT_FILES, FONTS
-from edgeloop.view.measures import LATENCY, measure_of
+from edgeloop.view.measures import measure_of
 from edgeloop.view.portal.auth import change_token
 from edgeloop.view.portal.shapes import (
     PAGE_SIZES,

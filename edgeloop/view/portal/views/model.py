@@ -12,8 +12,9 @@ from edgeloop._util.redact import redact
 from edgeloop.errors import EdgeloopError
 from edgeloop.models.columns import (
     CANDIDATE,
-    COLUMNS,
+    LATENCY,
     RECOVERY_HEADINGS,
+    column_of,
     is_true,
     recovery_of,
     score_meaning,
@@ -23,7 +24,6 @@ from edgeloop.models.columns import (
 from edgeloop.models.plan import Plan, Stage, StageRecord, records_of
 from edgeloop.store import Record, Values
 from edgeloop.view.charts import Evidence, evidence_charts, evidence_of, png_address
-from edgeloop.view.measures import LATENCY
 from edgeloop.view.network import PictureOfNetwork, outline_in_store, picture_of
 from edgeloop.view.portal.shapes import (
     Chart,
@@ -104,7 +104,6 @@ def _state(row: Values, plan: Plan, stage: Stage, record: StageRecord, now: floa
 
 
 Result = TypeVar("Result")
-_MEANINGS = {column.name: column.meaning for column in COLUMNS}
 
 
 def model_view(portal: Portal, experiment: str | None, name: str) -> ModelView:
@@ -129,7 +128,7 @@ def model_view(portal: Portal, experiment: str | None, name: str) -> ModelView:
         headings=headings(columns, score_meaning([record.values])),
         priority=float(priority) if is_number and math.isfinite(priority) else None,  # type: ignore[arg-type]
         facts=tuple(
-            Fact(column, _MEANINGS.get(column, ""), redact(str(record.values[column])))
+            Fact(column, column_of(column).meaning, redact(str(record.values[column])))
             for column in visible_columns([record.values])
         ),
         stages=stages_view(portal, experiment, record),

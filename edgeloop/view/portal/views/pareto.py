@@ -12,7 +12,10 @@ from urllib.parse import quote
 from edgeloop.errors import BadInput
 from edgeloop.models.columns import (
     COLUMNS,
+    LATENCY,
     SCORE_COLUMNS,
+    Column,
+    column_of,
     is_estimate,
     latency_interval,
     natural_key,
@@ -23,8 +26,6 @@ from edgeloop.view.charts import pareto_chart
 from edgeloop.view.drawing import NARROW, ChartAxes, chart_axes, empty_chart
 from edgeloop.view.front import ALL_DEVICES, Pareto, device_note, one_device, pareto_of
 from edgeloop.view.measures import (
-    LATENCY,
-    Measure,
     check_columns,
     measure_of,
     objective,
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
 
 MOST_POINTS, MOST_NARROW = 1_500, 400  # more take seconds to draw
 WIDE, NARROW_PLOT = (760, 440), (NARROW - 60, 320)
-_NUMBERS = ("integer", "number")
 
 
 @dataclass(frozen=True)
@@ -209,10 +209,10 @@ def _columns(portal: Portal, snapshot: TableSnapshot, experiment: str) -> tuple[
             for name, value in row.values.items()
             if isinstance(value, int | float) and not isinstance(value, bool)
         }
-        known = [c.name for c in COLUMNS if c.kind in _NUMBERS and c.name in numbers]
-        others = sorted(numbers.difference(column.name for column in COLUMNS))
+        known = [c.name for c in COLUMNS.values() if c.is_number and c.name in numbers]
+        others = sorted(numbers.difference(COLUMNS))
         measures = [measure_of(name) for name in (*known, *others)]
-        return tuple(Axis(m.column, m.title, m.goal or "") for m in measures)
+        return tuple(Axis(m.name, m.title, m.goal or "") for m in measures)
 
     return portal.cache.get(key, make)
 
@@ -222,8 +222,6 @@ def _columns(portal: Portal, snapshot: TableSnapshot, experiment: str) -> tuple[
 
 MOST_MODELS = 12
 _ELSEWHERE = frozenset({"name", "status", "node", "tags", "since", "error"})  # in the head
-_KINDS = {column.name: column.kind for column in COLUMNS}
-_MEANINGS = {column.name: column.meaning for column in COLUMNS}
 
 
 def compare_view(portal: Portal, experiment: str | None, names: Sequence[str]) -> CompareView:
@@ -250,7 +248,7 @@ def compare_view(portal: Portal, experiment: str | None, names: Sequence[str]) -
 
 
 def _is_shown(column: str) -> bool:
-    return column not in _ELSEWHERE and _KINDS.get(column) != "json"
+    return column not in _ELSEWHERE and column_of(column).kind != "json"
 
 
 def _row(rows: Sequence[Row], column: str) -> CompareRow | None:
@@ -265,9 +263,9 @@ def _row(rows: Sequence[Row], column: str) -> CompareRow | None:
     best = _best(measure, values) if not is_same else None
     return CompareRow(
         column=column,
-        title=measure.label if measure.label != column else column,
+        title=measure.label,
         unit=measure.unit,
-        meaning=_MEANINGS.get(column, ""),
+        meaning=measure.meaning,
         is_number=is_number,
         has_goal=measure.goal is not None,
         is_same=is_same,
@@ -283,17 +281,17 @@ def _row(rows: Sequence[Row], column: str) -> CompareRow | None:
     )
 
 
-def _best(measure: Measure, values: Sequence[float]) -> float | None:
+def _best(measure: Column, values: Sequence[float]) -> float | None:
     known = [value for value in values if not math.isnan(value)]
     if measure.goal is None or len(known) < 2:
         return None
     return min(known) if measure.goal == "min" else max(known)
 
 
-def _difference(measure: Measure, first: float, value: float) -> str:
+def _difference(measure: Column, first: float, value: float) -> str:
     """From the first model: in points for scores, in percent for all else."""
     if math.isnan(first) or math.isnan(value) or measure.goal is None or value == first:
         return ""
-    if measure.column in SCORE_COLUMNS or measure.column.endswith("_iou"):
+    if measure.name in SCORE_COLUMNS or measure.name.endswith("_iou"):
         return f"{value - first:+.4f}".replace("-", "−")
     return f"{100 * (value / first - 1):+.3g} %".replace("-", "−") if first > 0 else ""

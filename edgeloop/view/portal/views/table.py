@@ -12,11 +12,13 @@ from dataclasses import replace
 
 from edgeloop.errors import NoSuchModel
 from edgeloop.models.columns import (
-    KINDS,
+    LATENCY,
     SCORE_COLUMNS,
+    Column,
     ScoreMeaning,
     attention_rank,
     column_named,
+    column_of,
     is_estimate,
     is_lower_bound,
     latency_interval,
@@ -29,7 +31,7 @@ from edgeloop.models.columns import (
     visible_columns,
 )
 from edgeloop.store import Values
-from edgeloop.view.measures import LATENCY, Measure, measure_of
+from edgeloop.view.measures import measure_of
 from edgeloop.view.portal.feed import Row, TableSnapshot, seconds_of
 from edgeloop.view.portal.shapes import (
     PAGE_SIZES,
@@ -45,14 +47,8 @@ from edgeloop.view.portal.state import Portal, frame_of
 
 NUMBERS = (LATENCY, "macs", *SCORE_COLUMNS)
 OF_WORK = ("since", "node")
-TEXTS = frozenset({"since", "node", "device", "error", "model_name", "model_date", "completed"})
 _NEVER = frozenset({"name", "status", "error"})  # name and status are always there, with the error
 MOST_CHOICES = 200
-_TITLES = {
-    "node": "machine",
-    **{LATENCY: "latency", "macs": "MACs", "sqnr_db": "SQNR", "cosine": "cosine"},
-    **{"max_error": "max error", "top1_agreement": "top-1"},
-}
 
 SortKey = tuple[int, float, str]
 
@@ -120,7 +116,7 @@ def offered_columns(portal: Portal, snapshot: TableSnapshot, experiment: str) ->
     def make() -> Mapping[str, bool]:
         kinds = {tuple(row.values): row.values for row in snapshot.rows.values()}
         present = visible_columns(kinds.values())
-        shown = [name for name in present if name not in _NEVER and KINDS.get(name) != "json"]
+        shown = [name for name in present if name not in _NEVER and column_of(name).kind != "json"]
         every = dict.fromkeys((*OF_WORK, LATENCY, *shown))
         return {name: any(_is_number(values, name) for values in kinds.values()) for name in every}
 
@@ -140,22 +136,20 @@ def headings(
         Heading("name", "name", "", False),
         Heading("status", "status", "", False),
         *(
-            Heading(
-                m.column, _title(m), m.unit, known.get(m.column, True) and m.column not in TEXTS
-            )
+            Heading(m.name, _title(m), m.unit, known.get(m.name, True) and m.kind != "text")
             for m in measures
         ),
     )
 
 
 def _is_number(values: Values, column: str) -> bool:
-    return column not in TEXTS and not math.isnan(measure_of(column).of(values))
+    measure = measure_of(column)
+    return measure.kind != "text" and not math.isnan(measure.of(values))
 
 
-def _title(measure: Measure) -> str:
+def _title(measure: Column) -> str:
     """Without the unit, which stands beside it."""
-    scored = measure.heading if measure.column in SCORE_COLUMNS else measure.column
-    return _TITLES.get(measure.column, scored)
+    return measure.short or (measure.heading if measure.group == "score" else measure.name)
 
 
 def line_of(row: Row, now: float, columns: Sequence[str] = (*OF_WORK, *NUMBERS, "device")) -> Line:
@@ -303,9 +297,9 @@ def _sort_key(row: Row, column: str) -> SortKey | None:
 
 def cell_text(row: Row, column: str) -> str:
     """A number in the unit of its heading, or a text, which may be shortened."""
-    if column in TEXTS:
-        return row.text(column)
     measure = measure_of(column)
+    if measure.kind == "text":
+        return row.text(column)
     if column == LATENCY and is_lower_bound(row.values):
         return f"≥ {measure.text(mean_latency_ms(row.values))}"
     if text := measure.text(measure.of(row.values)):
