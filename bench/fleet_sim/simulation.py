@@ -32,8 +32,7 @@ from bench.fleet_sim.threads import VirtualEvent
 from edgeloop.errors import EdgeloopError
 from edgeloop.models.leases import Leases
 from edgeloop.models.plan import default_plan, utc
-from edgeloop.operate.fleet.records import Fleets
-from edgeloop.operate.fleet.spec import Bounds, ExperimentShare, FleetSpec
+from edgeloop.operate.fleet.records import Bounds, ExperimentShare, Fleets, FleetSpec
 from edgeloop.operate.fleet.supervisor import FleetSupervisor
 from edgeloop.runner.coordinator import Backoff, Coordinator, DeviceSessions
 from edgeloop.runner.presence import Presence, RunnerEvent

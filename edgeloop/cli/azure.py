@@ -217,7 +217,7 @@ def doctor(
     Example: edgeloop azure doctor
     """
     from edgeloop.jobs.computes.azureml.requirements import azure_requirements
-    from edgeloop.operate.azure_doctor import examine
+    from edgeloop.operate.azure import examine
 
     findings = []
     for finding in examine(

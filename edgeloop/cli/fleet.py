@@ -25,8 +25,7 @@ from edgeloop.cli.terminal import watch as show
 
 if TYPE_CHECKING:
     from edgeloop.operate.fleet.launcher import StartedSupervisor
-    from edgeloop.operate.fleet.records import FleetObservation, FleetRecord, Fleets
-    from edgeloop.operate.fleet.spec import FleetSpec
+    from edgeloop.operate.fleet.records import FleetObservation, FleetRecord, Fleets, FleetSpec
     from edgeloop.settings import Settings
 
 
@@ -169,8 +168,7 @@ def up(
     Example: edgeloop fleet up --compute cluster --runners 2:16 -e faces=2 -e hands --quota hands=4
     """
     from edgeloop.operate.fleet.control import bring_up, completed_spec
-    from edgeloop.operate.fleet.records import Fleets
-    from edgeloop.operate.fleet.spec import read_spec
+    from edgeloop.operate.fleet.records import Fleets, read_spec
 
     given: dict[str, Any] = {
         **{"compute": compute, "runners": runners, "cpus": cpus, "dataset": dataset},
@@ -239,8 +237,7 @@ def scale(runners: str, name: str | None, store: str | None, as_json: bool) -> N
     Example: edgeloop fleet scale 4:32
     """
     from edgeloop.operate.fleet.control import ensure_supervisor
-    from edgeloop.operate.fleet.records import Fleets
-    from edgeloop.operate.fleet.spec import Bounds
+    from edgeloop.operate.fleet.records import Bounds, Fleets
 
     try:
         bounds = Bounds.parse(runners)
@@ -304,7 +301,7 @@ COMMANDS = (fleet,)
 
 
 def _name(given: str | None, settings: Settings) -> str:
-    from edgeloop.operate.fleet.spec import read_spec
+    from edgeloop.operate.fleet.records import read_spec
 
     return given or read_spec(settings.fleet).name
 
@@ -313,7 +310,7 @@ def _with_shares(
     spec: FleetSpec, experiments: tuple[str, ...], quotas: tuple[str, ...], settings: Settings
 ) -> FleetSpec:
     """With the experiments and quotas of the command line, which replace those of the file."""
-    from edgeloop.operate.fleet.spec import read_spec
+    from edgeloop.operate.fleet.records import read_spec
 
     shares: dict[str, dict[str, object]] = {
         name: {"weight": share.weight, "quota": share.quota}

@@ -66,7 +66,7 @@ def _settings() -> dict[str, Any]:
     from edgeloop._util.schema import model_schema
     from edgeloop.jobs.computes import compute_kinds, compute_options
     from edgeloop.jobs.computes.azureml.workspace import AzureKeys
-    from edgeloop.operate.fleet.spec import FleetSpec
+    from edgeloop.operate.fleet.records import FleetSpec
     from edgeloop.settings import settings_model
 
     document = dict(model_schema(settings_model()))

@@ -12,8 +12,7 @@ from edgeloop.cli.terminal import Screen, TableColumn, fit, shortened
 from edgeloop.jobs.records import RunRecords
 from edgeloop.models.runners import RunnerDevice, RunnerEntry, columns_of
 from edgeloop.node.datasets import Datasets
-from edgeloop.operate.fleet.records import Fleets
-from edgeloop.operate.fleet.spec import ExperimentShare, FleetSpec
+from edgeloop.operate.fleet.records import ExperimentShare, Fleets, FleetSpec
 from edgeloop.store import Value
 from tests.cli.running import run_command
 from tests.cli.terminals import Terminal

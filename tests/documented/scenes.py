@@ -12,8 +12,13 @@ from onnx import TensorProto, helper
 
 from edgeloop import Workspace
 from edgeloop.models.runners import CurrentStage, RunnerDevice, RunnerEntry, columns_of
-from edgeloop.operate.fleet.records import FleetObservation, Fleets
-from edgeloop.operate.fleet.spec import Bounds, ExperimentShare, FleetSpec
+from edgeloop.operate.fleet.records import (
+    Bounds,
+    ExperimentShare,
+    FleetObservation,
+    Fleets,
+    FleetSpec,
+)
 
 DEMO_MODELS = Path(__file__).parents[2] / "edgeloop/view/demo_data"
 

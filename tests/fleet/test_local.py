@@ -20,8 +20,7 @@ from click.testing import CliRunner
 from edgeloop.cli.app import app
 from edgeloop.errors import Conflict, EdgeloopError
 from edgeloop.operate.fleet import control as fleet_control
-from edgeloop.operate.fleet.records import FleetRecord, Fleets
-from edgeloop.operate.fleet.spec import Bounds, FleetSpec
+from edgeloop.operate.fleet.records import Bounds, FleetRecord, Fleets, FleetSpec
 from edgeloop.settings import Settings
 from edgeloop.workspace import Workspace
 from tests.conftest import StoreUnderTest

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from edgeloop.operate.fleet.launcher import RunnerOrder
-from edgeloop.operate.fleet.ray import launcher as engine
-from edgeloop.operate.fleet.ray.environment import Shipment
+from edgeloop.operate.fleet.ray import supervise as engine
+from edgeloop.operate.fleet.ray.node import Shipment
 
 
 class Handle:

@@ -19,8 +19,8 @@ from tests.peers.wheels import make_wheels
 ASK = """
 import json, os, sys
 from edgeloop.errors import EdgeloopError
-from edgeloop.operate.fleet.ray import actor, start  # what runs before a node is ready
-from edgeloop.operate.fleet.ray.environment import interpreter
+from edgeloop.operate.fleet.ray import node, start  # what runs before a node is ready
+from edgeloop.operate.fleet.ray.node import interpreter
 try:
     python = interpreter(json.loads(sys.argv[1]), os.environ)
 except EdgeloopError as error:

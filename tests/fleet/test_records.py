@@ -7,8 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from edgeloop.errors import Conflict, NotFound, SupervisorReplaced
-from edgeloop.operate.fleet.records import FleetObservation, Fleets
-from edgeloop.operate.fleet.spec import Bounds, FleetSpec
+from edgeloop.operate.fleet.records import Bounds, FleetObservation, Fleets, FleetSpec
 from edgeloop.testing import MemoryStore
 
 SPEC = FleetSpec(runners=Bounds(0, 3), compute="local")

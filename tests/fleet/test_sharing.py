@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgeloop.operate.fleet.spec import Bounds
+from edgeloop.operate.fleet.records import Bounds
 from edgeloop.operate.fleet.supervisor import BoardTurns, Claim, fair_shares
 
 NAMES = ("faces", "hands", "cars", "birds", "maps")

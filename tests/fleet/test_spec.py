@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from edgeloop.errors import BadSetting
-from edgeloop.operate.fleet.spec import Bounds, ExperimentShare, FleetSpec, read_spec
+from edgeloop.operate.fleet.records import Bounds, ExperimentShare, FleetSpec, read_spec
 from edgeloop.settings import Settings
 
 

@@ -11,8 +11,7 @@ import pytest
 from edgeloop.errors import ComputeUnavailable, StoreUnavailable, SupervisorReplaced
 from edgeloop.models.runners import CurrentStage, Registry, RunnerDevice, RunnerEntry
 from edgeloop.operate.fleet.launcher import Launcher, RunnerOrder, RunnerState
-from edgeloop.operate.fleet.records import FleetRecord, Fleets
-from edgeloop.operate.fleet.spec import Bounds, FleetSpec
+from edgeloop.operate.fleet.records import Bounds, FleetRecord, Fleets, FleetSpec
 from edgeloop.operate.fleet.supervisor import FleetSupervisor, drain_orphans
 from edgeloop.settings import Settings
 from edgeloop.testing import MemoryStore

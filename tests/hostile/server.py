@@ -29,7 +29,7 @@ _LOADED = (
     *("edgeloop.jobs.client", "edgeloop.jobs.spec", "edgeloop.search.campaign"),
     *(
         "edgeloop.operate.fleet.control",
-        "edgeloop.operate.fleet.spec",
+        "edgeloop.operate.fleet.records",
         "edgeloop.operate.fleet.local",
     ),
     *("edgeloop.jobs", "edgeloop.graph", "edgeloop.models.upload", "edgeloop.workspace"),

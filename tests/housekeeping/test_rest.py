@@ -16,7 +16,7 @@ from edgeloop.jobs.snapshot import CodeFile, CodeSnapshot
 from edgeloop.models.files import ModelFile
 from edgeloop.node.datasets import Datasets
 from edgeloop.node.ticket import JobProgress, Ticket, is_fresh
-from edgeloop.operate.fleet.ray.environment import interpreter_in_use
+from edgeloop.operate.fleet.ray.node import interpreter_in_use
 from edgeloop.operate.gc import GcOptions, find_leftovers, remove_leftovers
 from edgeloop.runner.resources import WorkFolder
 from edgeloop.settings import Settings

@@ -18,10 +18,9 @@ from edgeloop.errors import (
 )
 from edgeloop.node.datasets import Datasets
 from edgeloop.operate.fleet.launcher import StartedSupervisor
-from edgeloop.operate.fleet.orders import BOARD
-from edgeloop.operate.fleet.records import DEAD_S, FleetRecord, Fleets
-from edgeloop.operate.fleet.spec import ExperimentShare, FleetSpec
+from edgeloop.operate.fleet.records import DEAD_S, ExperimentShare, FleetRecord, Fleets, FleetSpec
 from edgeloop.operate.fleet.start import is_folder
+from edgeloop.operate.fleet.supervisor import BOARD
 from edgeloop.platforms import platform_of
 from edgeloop.settings import Settings
 from edgeloop.store import Store

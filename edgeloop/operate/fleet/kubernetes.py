@@ -30,7 +30,7 @@ from edgeloop.errors import BadName, BadSetting
 from edgeloop.models.columns import check_experiment_name
 from edgeloop.operate.fleet.control import carried_settings
 from edgeloop.operate.fleet.helm import render_chart
-from edgeloop.operate.fleet.spec import FleetSpec, read_spec
+from edgeloop.operate.fleet.records import FleetSpec, read_spec
 from edgeloop.operate.fleet.start import is_folder
 from edgeloop.settings import Settings
 

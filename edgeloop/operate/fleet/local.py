@@ -38,10 +38,9 @@ from edgeloop.operate.fleet.keeper import (
     is_locked,
 )
 from edgeloop.operate.fleet.launcher import Launcher, RunnerOrder, RunnerState, StartedSupervisor
-from edgeloop.operate.fleet.orders import is_board_name
 from edgeloop.operate.fleet.process import last_line
 from edgeloop.operate.fleet.records import FleetRecord
-from edgeloop.operate.fleet.supervisor import supervise
+from edgeloop.operate.fleet.supervisor import is_board_name, supervise
 from edgeloop.settings import Settings, state_folder, whole_environment
 from edgeloop.store.location import location_text
 

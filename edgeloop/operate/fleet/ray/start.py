@@ -12,8 +12,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from edgeloop.operate.fleet.ray.actor import connect, create_actor
-from edgeloop.operate.fleet.ray.environment import ORDER_FILE, SUPERVISOR, Shipment, forget_job
+from edgeloop.operate.fleet.ray.node import (
+    ORDER_FILE,
+    SUPERVISOR,
+    Shipment,
+    connect,
+    create_actor,
+    forget_job,
+)
 
 _POLL_S = 0.2
 _FAILURES = 3  # how often its process may end before this job gives up

@@ -17,7 +17,7 @@ from edgeloop.jobs.bundle import edgeloop_requirements, package_snapshot, packed
 from edgeloop.jobs.computes import make_compute
 from edgeloop.jobs.computes.ray import RayCompute
 from edgeloop.operate.fleet.launcher import StartedSupervisor
-from edgeloop.operate.fleet.ray.environment import ORDER_FILE, SUPERVISOR, Shipment
+from edgeloop.operate.fleet.ray.node import ORDER_FILE, SUPERVISOR, Shipment
 from edgeloop.operate.fleet.records import FleetRecord
 from edgeloop.operate.fleet.start import settings_words
 from edgeloop.settings import Settings, store_credentials
