@@ -35,15 +35,12 @@ from edgeloop.platforms import (
     EstimatesIntervals,
     Estimator,
     Toolchain,
-    calibration_batch,
-    calibration_runs,
     converter_of,
-    cut,
     open_device,
     open_toolchain,
     platform_of,
-    sample_count,
 )
+from edgeloop.platforms.batching import calibration_batch, calibration_runs, cut, sample_count
 from edgeloop.settings import Settings, cache_folder
 from edgeloop.tasks import AgreementScorer, Samples, TensorsTask
 

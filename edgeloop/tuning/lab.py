@@ -39,12 +39,11 @@ from edgeloop.platforms import (
     Toolchain,
     check_mixes,
     converter_of,
-    cut,
     open_device,
     open_toolchain,
     platform_of,
-    sample_count,
 )
+from edgeloop.platforms.batching import cut, sample_count
 from edgeloop.settings import Settings
 from edgeloop.tasks import (
     AgreementScorer,

@@ -17,7 +17,7 @@ from edgeloop._util.isolation import WorkerProcess
 from edgeloop._util.system import show_progress
 from edgeloop._util.values import suggestion
 from edgeloop.errors import BadInput, MemoryExceeded, ModelFailed
-from edgeloop.platforms import samples_as_files
+from edgeloop.platforms.batching import samples_as_files
 from edgeloop.tasks import Interval, Samples
 from edgeloop.tuning.lab import tuning_worker
 

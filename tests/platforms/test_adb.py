@@ -10,7 +10,8 @@ import pytest
 
 from edgeloop.errors import BadInput, DeviceBusy, ModelFailed
 from edgeloop.graph.info import image_info
-from edgeloop.platforms import GivesClasses, SharedDevice, image_batches, open_device
+from edgeloop.platforms import GivesClasses, SharedDevice, open_device
+from edgeloop.platforms.batching import image_batches
 from edgeloop.platforms.snpe.adb import attached_boards
 from edgeloop.platforms.snpe.device import AdbDevice
 from edgeloop.platforms.snpe.files import InputFile

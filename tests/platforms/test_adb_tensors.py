@@ -12,7 +12,8 @@ import pytest
 
 from edgeloop.errors import BadInput, ModelFailed
 from edgeloop.graph.isolated import GraphProcess
-from edgeloop.platforms import Converted, random_batch
+from edgeloop.platforms import Converted
+from edgeloop.platforms.batching import random_batch
 from edgeloop.platforms.snpe.device import AdbDevice
 from edgeloop.platforms.snpe.dlc import read_tensors
 from edgeloop.platforms.snpe.sdk import find_sdk

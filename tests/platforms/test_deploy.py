@@ -15,7 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 from edgeloop.errors import ModelRefused
 from edgeloop.graph.check import read_graph
 from edgeloop.graph.count import graph_info
-from edgeloop.platforms import model_inputs, open_device
+from edgeloop.platforms import open_device
+from edgeloop.platforms.batching import model_inputs
 from edgeloop.platforms.qnn.chips import find_chip
 from edgeloop.platforms.qnn.deploy import deployed
 from edgeloop.testing.contracts.platform import random_tensors, tensor_samples

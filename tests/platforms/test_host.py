@@ -10,8 +10,9 @@ from onnx import TensorProto, helper, numpy_helper, save_model
 
 from edgeloop.errors import BadInput, ModelFailed
 from edgeloop.graph.info import image_info
-from edgeloop.platforms import as_input, open_device
 from edgeloop.platforms import host as host_device
+from edgeloop.platforms import open_device
+from edgeloop.platforms.batching import as_input
 from edgeloop.platforms.host import HostDevice
 from edgeloop.testing.contracts.platform import DeviceContract, infer_images
 from tests.converted import smooth_images

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from edgeloop.errors import UnusableModel
-from edgeloop.platforms import as_input
+from edgeloop.platforms.batching import as_input
 from edgeloop.platforms.qnn import QnnPlatform
 from edgeloop.platforms.qnn.chips import find_chip
 from edgeloop.settings import Settings

@@ -25,7 +25,6 @@ from edgeloop.platforms import (
     ListedDevice,
     Measurement,
     Platform,
-    check_batch,
     converted_by,
     device_names,
     list_devices,
@@ -33,6 +32,7 @@ from edgeloop.platforms import (
     open_toolchain,
     platform_names,
 )
+from edgeloop.platforms.batching import check_batch
 from edgeloop.runner.compare import compare_model
 from edgeloop.runner.loop import RunnerOptions, run
 from edgeloop.runner.stages.base import Sizes

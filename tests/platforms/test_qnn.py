@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from edgeloop.errors import BadInput, ModelFailed
-from edgeloop.platforms import as_input
+from edgeloop.platforms.batching import as_input
 from edgeloop.platforms.qnn.chips import find_chip
 from edgeloop.platforms.qnn.deploy import deployed
 from tests.converted import SIZE, samples, smooth_images

@@ -12,7 +12,8 @@ import pytest
 from edgeloop.errors import BadInput, MissingSdk, ModelFailed
 from edgeloop.graph.info import image_info
 from edgeloop.graph.isolated import GraphProcess
-from edgeloop.platforms import GraphInfo, as_input
+from edgeloop.platforms import GraphInfo
+from edgeloop.platforms.batching import as_input
 from edgeloop.platforms.snpe.dlc import read_tensors
 from edgeloop.platforms.snpe.sdk import find_sdk
 from edgeloop.platforms.snpe.toolchain import SnpeToolchain, write_calibration

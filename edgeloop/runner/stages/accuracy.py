@@ -20,7 +20,8 @@ import numpy as np
 
 from edgeloop._util.system import show_progress
 from edgeloop.errors import ModelFailed, NoSuchPrecision
-from edgeloop.platforms import Device, GivesClasses, GraphInfo, Kind, cut, device_type, sample_count
+from edgeloop.platforms import Device, GivesClasses, GraphInfo, Kind, device_type
+from edgeloop.platforms.batching import cut, sample_count
 from edgeloop.runner.stages.base import Assignment, Equipment, Result, choose_task
 from edgeloop.store import Value
 from edgeloop.tasks import (

@@ -23,10 +23,9 @@ from edgeloop.platforms import (
     TensorInfo,
     Toolchain,
     find_platform,
-    image_batches,
     platform_of,
-    run_samples,
 )
+from edgeloop.platforms.batching import image_batches, run_samples
 from edgeloop.settings import Settings
 from edgeloop.tasks import Images, Output, Samples, Tensors
 from edgeloop.testing.models import save_pair_model, save_segmentation_model, save_token_model
