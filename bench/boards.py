@@ -21,10 +21,9 @@ import onnx
 from bench.tables import markdown
 from edgeloop.graph.variants import DLC_INPUT
 from edgeloop.platforms import GraphInfo
-from edgeloop.platforms.snpe.device import AdbDevice
+from edgeloop.platforms.snpe import BoardOptions
+from edgeloop.platforms.snpe.device import AdbDevice, profile_of
 from edgeloop.platforms.snpe.files import InputFile
-from edgeloop.platforms.snpe.options import BoardOptions
-from edgeloop.platforms.snpe.profile import profile_of
 from edgeloop.platforms.snpe.sdk import Sdk, find_sdk
 from edgeloop.platforms.snpe.toolchain import SnpeToolchain
 from edgeloop.runner.loop import RunnerOptions

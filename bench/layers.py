@@ -182,7 +182,7 @@ def _errors(file: Path, shares: dict[str, float]) -> list[float]:
 def taken_out(model: ModelProto, layer: str) -> bool:
     """Whether `model` could go without it: one tensor in, and one of the same shape out. Then who
     read its output reads its input."""
-    from edgeloop.platforms.qnn.prefixes import shapes_with_quantized
+    from edgeloop.platforms.qnn.layers import shapes_with_quantized
 
     graph = model.graph
     shapes = shapes_with_quantized(model)

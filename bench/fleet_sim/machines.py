@@ -19,7 +19,7 @@ from bench.fleet_sim.tables import SimStore
 from edgeloop.errors import DeviceUnavailable, ModelFailed
 from edgeloop.models.files import ModelFile
 from edgeloop.models.leases import Lease, Leases
-from edgeloop.platforms.snpe.turns import TurnRefusedError, Turns
+from edgeloop.platforms.snpe.run import TurnRefusedError, Turns
 from edgeloop.runner.stages.base import Assignment, Equipment, Result
 from edgeloop.settings import Settings
 from edgeloop.store import Blobs, SqliteLocation

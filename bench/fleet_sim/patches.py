@@ -23,12 +23,12 @@ from edgeloop.errors import LeaseLost
 from edgeloop.models import columns, leases, queue
 from edgeloop.models.leases import Lease, Leases
 from edgeloop.operate.fleet import demand
-from edgeloop.platforms.snpe import turns
+from edgeloop.platforms.snpe import run
 from edgeloop.runner import coordinator, presence, worker
 from edgeloop.runner.stages.base import Result
 from edgeloop.workspace import Workspace
 
-MODULES = (columns, leases, queue, turns, coordinator, presence, worker, demand)
+MODULES = (columns, leases, queue, run, coordinator, presence, worker, demand)
 
 
 @contextlib.contextmanager

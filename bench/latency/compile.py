@@ -20,7 +20,7 @@ from typing import Any
 
 from bench.latency.catalog import ESTIMATES, FORMATS, PUBLISHED, SKELETONS, known_networks
 from bench.latency.worker import COUNTS, TIMES
-from edgeloop.platforms.qnn.features import FEATURES
+from edgeloop.platforms.qnn.latency import FEATURES
 
 SOCS = (62, 72, 77)
 KEY = ("network", "format", "soc")

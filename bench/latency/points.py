@@ -14,8 +14,7 @@ from pathlib import Path
 import yaml
 
 from edgeloop.platforms.qnn.chips import chips
-from edgeloop.platforms.qnn.features import FEATURES, kind_of
-from edgeloop.platforms.qnn.latency import TRAFFIC, terms_of
+from edgeloop.platforms.qnn.latency import FEATURES, TRAFFIC, kind_of, terms_of
 
 HERE = Path(__file__).parent
 PUBLISHED, ESTIMATES, DEVICES = (

@@ -18,10 +18,9 @@ from edgeloop.graph.check import read_graph
 from edgeloop.graph.info import layout_of
 from edgeloop.graph.read import shapes_of
 from edgeloop.graph.rewrites.apply import apply_rewrites
-from edgeloop.platforms.qnn.deploy import deployed, events_of
-from edgeloop.platforms.qnn.features import features_of
+from edgeloop.platforms.qnn.latency import features_of
 from edgeloop.platforms.qnn.native import NativeWork
-from edgeloop.platforms.qnn.quantize import quantize_with_fixed_scales
+from edgeloop.platforms.qnn.quantize import deployed, events_of, quantize_with_fixed_scales
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -209,8 +209,7 @@ class _Compiler:
 
         from edgeloop.graph.check import read_graph
         from edgeloop.graph.rewrites.apply import apply_rewrites
-        from edgeloop.platforms.qnn.deploy import deployed
-        from edgeloop.platforms.qnn.quantize import quantize_with_fixed_scales
+        from edgeloop.platforms.qnn.quantize import deployed, quantize_with_fixed_scales
 
         onnx.save_model(model, "float.onnx")
         if not quantizes:
@@ -222,7 +221,7 @@ class _Compiler:
         onnx.save_model(target, "deployed.onnx")
 
     def cycles(self, soc: int) -> float:
-        from edgeloop.platforms.qnn.deploy import events_of
+        from edgeloop.platforms.qnn.quantize import events_of
 
         profile = Path("profile.csv")
         profile.unlink(missing_ok=True)

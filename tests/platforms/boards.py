@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from edgeloop.platforms.snpe import BoardOptions
 from edgeloop.platforms.snpe.device import AdbDevice
-from edgeloop.platforms.snpe.options import BoardOptions
 from edgeloop.platforms.snpe.sdk import find_sdk
 from edgeloop.platforms.snpe.toolchain import SnpeToolchain
 from tests.converted import SIZE, SmallModel, kept_models, samples, smooth_images

@@ -18,7 +18,7 @@ from edgeloop.graph.count import graph_info
 from edgeloop.platforms import open_device
 from edgeloop.platforms.batching import model_inputs
 from edgeloop.platforms.qnn.chips import find_chip
-from edgeloop.platforms.qnn.deploy import deployed
+from edgeloop.platforms.qnn.quantize import deployed
 from edgeloop.testing.contracts.platform import random_tensors, tensor_samples
 from tests.converted import open_htp
 from tests.graph import odd_models

@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from edgeloop.platforms.qnn.chips import find_chip
-from edgeloop.platforms.qnn.features import FEATURES, features_of, kind_of
+from edgeloop.platforms.qnn.latency import FEATURES, features_of, kind_of
 from edgeloop.testing.contracts.platform import SIZE
 from tests.qdq import constant, quantized
 

@@ -23,8 +23,14 @@ from edgeloop.graph.count import LayerTiming, add_times, costliest
 from edgeloop.graph.outline import write_viewer
 from edgeloop.platforms import AttributesLatency, LayerCosts
 from edgeloop.platforms.qnn.device import HtpDevice
-from edgeloop.platforms.qnn.layers import OUTPUT, CutTimes, TimedCut, kept_cuts, layer_costs
-from edgeloop.platforms.qnn.prefixes import GraphLayer
+from edgeloop.platforms.qnn.layers import (
+    OUTPUT,
+    CutTimes,
+    GraphLayer,
+    TimedCut,
+    kept_cuts,
+    layer_costs,
+)
 from edgeloop.runner.stages.base import complete_table, with_layers
 from edgeloop.testing.waiting import wait_until
 from tests.converted import open_htp

@@ -17,7 +17,7 @@ import torch
 from edgeloop.errors import BadInput, ModelFailed
 from edgeloop.platforms.batching import as_input
 from edgeloop.platforms.qnn.chips import find_chip
-from edgeloop.platforms.qnn.deploy import deployed
+from edgeloop.platforms.qnn.quantize import deployed
 from tests.converted import SIZE, samples, smooth_images
 from tests.graph import odd_models
 from tests.nets_torch import SmallUNet, export

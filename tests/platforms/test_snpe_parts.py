@@ -13,9 +13,9 @@ import pytest
 
 from edgeloop.errors import BadInput, MissingSdk, ModelFailed, WorkerFailed
 from edgeloop.platforms import open_toolchain
+from edgeloop.platforms.snpe import SnpeSettings
+from edgeloop.platforms.snpe.device import profile_of, read_profile, with_names
 from edgeloop.platforms.snpe.dlc import DlcTensors, Encoding, read_info, read_tensors
-from edgeloop.platforms.snpe.options import SnpeSettings
-from edgeloop.platforms.snpe.profile import profile_of, read_profile, with_names
 from edgeloop.platforms.snpe.sdk import find_sdk, run_tool
 from edgeloop.settings import Settings, tool_environment
 from tests.jobs.waiting import eventually

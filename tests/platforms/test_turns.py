@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from edgeloop.platforms.snpe.turns import TurnRefusedError, Turns
+from edgeloop.platforms.snpe.run import TurnRefusedError, Turns
 from tests.jobs.waiting import eventually
 
 

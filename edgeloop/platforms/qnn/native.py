@@ -29,11 +29,13 @@ from edgeloop.platforms.batching import calibration_batch, run_samples, samples_
 from edgeloop.platforms.precision import Precision, PrecisionPlan
 from edgeloop.platforms.qnn import quantize
 from edgeloop.platforms.qnn.chips import PROVIDER_LIBRARY, library, missing_library
-from edgeloop.platforms.qnn.deploy import OutputForm, deployed, division, events_of
-from edgeloop.platforms.qnn.features import features_of, kind_of
-from edgeloop.platforms.qnn.latency import form_of, wide_share
-from edgeloop.platforms.qnn.prefixes import PrefixFiles, cuttable, name_layers
+from edgeloop.platforms.qnn.latency import features_of, form_of, kind_of, wide_share
+from edgeloop.platforms.qnn.layers import PrefixFiles, cuttable, name_layers
 from edgeloop.platforms.qnn.quantize import (
+    OutputForm,
+    deployed,
+    division,
+    events_of,
     quantize_model,
     quantize_with_fixed_scales,
 )

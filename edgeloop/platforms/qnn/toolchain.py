@@ -28,8 +28,8 @@ from edgeloop.platforms.base import (
 from edgeloop.platforms.batching import samples_as_files
 from edgeloop.platforms.precision import Precision, PrecisionPlan
 from edgeloop.platforms.qnn.chips import DEFAULT_CHIP, Chip, find_chip
-from edgeloop.platforms.qnn.deploy import OutputForm
 from edgeloop.platforms.qnn.latency import constants_text, predict
+from edgeloop.platforms.qnn.quantize import OutputForm
 from edgeloop.tasks import Samples
 
 _SIMPLIFIED, _LAYERS = "simplified.onnx", "layers.csv"

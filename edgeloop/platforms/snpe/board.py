@@ -15,14 +15,21 @@ from pathlib import Path
 from edgeloop._util.system import user_name
 from edgeloop.errors import DeviceBusy, DeviceUnavailable, ModelFailed
 from edgeloop.platforms.base import DeviceLeftover
+from edgeloop.platforms.snpe import BoardOptions
 from edgeloop.platforms.snpe.adb import Adb, words
-from edgeloop.platforms.snpe.conditions import LOOK, hottest_c, restore
 from edgeloop.platforms.snpe.dlc import input_word
 from edgeloop.platforms.snpe.files import RESERVE_BYTES, BoardFiles, InputFile, model_name
-from edgeloop.platforms.snpe.options import BoardOptions
-from edgeloop.platforms.snpe.run import Conversation, ToolOrder, ToolRun, tool_script
+from edgeloop.platforms.snpe.run import (
+    LOOK,
+    Conversation,
+    ToolOrder,
+    ToolRun,
+    Turns,
+    hottest_c,
+    restore,
+    tool_script,
+)
 from edgeloop.platforms.snpe.sdk import Sdk
-from edgeloop.platforms.snpe.turns import Turns
 
 # One board and everything that happens on it: who holds it, what lies on it, which tool runs.
 #

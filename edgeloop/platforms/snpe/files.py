@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeloop.errors import DeviceUnavailable
+from edgeloop.platforms.snpe import DEFAULT_CAP_BYTES
 from edgeloop.platforms.snpe.adb import (
     Adb,
     ShellResult,
@@ -30,9 +31,8 @@ from edgeloop.platforms.snpe.adb import (
     squeezed,
     words,
 )
-from edgeloop.platforms.snpe.options import DEFAULT_CAP_BYTES
+from edgeloop.platforms.snpe.run import Turns
 from edgeloop.platforms.snpe.sdk import Sdk
-from edgeloop.platforms.snpe.turns import Turns
 
 CHUNK_BYTES = 64 * 10**6
 CHUNK_FILES = 1_000

@@ -15,15 +15,336 @@ begin as soon as the tool has ended, while its results are still on their way.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import count
 from typing import IO
 
 from edgeloop.platforms.snpe.adb import Adb, CallLimit, ShellResult, unpacked, words
-from edgeloop.platforms.snpe.conditions import LOOK, WATCH, pin, restore
-from edgeloop.platforms.snpe.turns import TurnRefusedError, Turns
+
+# Turns: how the sessions of one runner share a board.
+#
+# One tool runs at a time. The session that began first goes first, so that sessions do not run in
+# lockstep: while one is amid its runs, another gets ready. Files may travel while a tool runs, but
+# never while one runs alone: a benchmark beside a push would measure the push.
+
+
+class TurnRefusedError(Exception):
+    """The runner is ending, or something else goes first, and this stage has not begun."""
+
+
+class Turns:
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._numbers = count()
+        self._want_alone: set[tuple[int, int]] = set()
+        self._waiting: set[tuple[int, int]] = set()
+        self._reserved: set[int] = set()
+        self._kept: set[int] = set()  # by `reserve`: their files may still have to travel
+        self._begun: set[int] = set()
+        self._checks: dict[int, Callable[[], None]] = {}
+        self._refusals: dict[int, Exception] = {}
+        self._closed = False
+        self._holder: tuple[int, int] | None = None
+        self._alone = False
+        self._alone_since = 0.0
+        self._travelling = 0
+
+    @property
+    def alone_s(self) -> float:
+        """How long one session has had the board alone; 0: none has."""
+        return time.monotonic() - self._alone_since if self._alone else 0.0
+
+    def rank(self) -> int:
+        """A place in the queue, for all runs of a stage."""
+        return next(self._numbers)
+
+    def check_first(self, rank: int, check: Callable[[], None] | None) -> None:
+        """Call this before the first turn of this place; what it raises refuses all its turns."""
+        with self._changed:
+            self._refusals.pop(rank, None)
+            if check is None:
+                self._checks.pop(rank, None)
+            else:
+                self._checks[rank] = check
+
+    def refusal(self, rank: int) -> Exception | None:
+        """Why the check refused this place its turn, if it did."""
+        return self._refusals.get(rank)
+
+    def reserve(self, rank: int) -> None:
+        """Nobody behind this place gets a turn before it had one, or until `forget`."""
+        with self._changed:
+            self._begun.discard(rank)
+            self._reserved.add(rank)
+            self._kept.add(rank)
+            self._changed.notify_all()
+
+    def forget(self, rank: int) -> None:
+        """The stage of this place is over."""
+        with self._changed:
+            self._checks.pop(rank, None)
+            self._refusals.pop(rank, None)
+            self._begun.discard(rank)
+            self._reserved.discard(rank)
+            self._kept.discard(rank)
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Stages that had a turn may go on; those that had none are refused theirs."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    @contextmanager
+    def tool(self, rank: int, alone: bool = False) -> Iterator[None]:
+        """This session may run a tool; with `alone`, nothing travels meanwhile."""
+        ticket = (rank, next(self._numbers))
+        with self._changed:
+            self._waiting.add(ticket)
+            if alone:
+                self._want_alone.add(ticket)
+            try:
+                self._changed.wait_for(lambda: self._is_next(ticket) or self._is_refused(rank))
+                if self._is_refused(rank):
+                    raise TurnRefusedError
+                self._holder = ticket
+                self._waiting.discard(ticket)
+                if rank not in self._begun:
+                    self._check(rank)
+                    self._begun.add(rank)
+                    self._reserved.discard(rank)
+                    self._kept.discard(rank)
+                if alone:
+                    self._alone, self._alone_since = True, time.monotonic()
+                    self._changed.wait_for(lambda: not self._travelling)
+            except BaseException:
+                self._leave(ticket)
+                raise
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._leave(ticket)
+
+    @contextmanager
+    def kept_for(self, rank: int) -> Iterator[None]:
+        """Nobody behind this place in the queue gets a turn meanwhile, though no tool runs."""
+        with self._changed:
+            self._reserved.add(rank)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._reserved.discard(rank)
+                self._changed.notify_all()
+
+    @contextmanager
+    def travel(self) -> Iterator[None]:
+        """Bytes may go to the board or come from it. Benchmarks that are ready go first."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._alone and not self._alone_next())
+            self._travelling += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._travelling -= 1
+                self._changed.notify_all()
+
+    def _is_next(self, ticket: tuple[int, int]) -> bool:
+        if self._holder is not None or ticket != min(self._waiting):
+            return False
+        return ticket[0] <= min(self._reserved, default=ticket[0])
+
+    def _check(self, rank: int) -> None:
+        """It may take a while, and others may get ready meanwhile; none of them gets a turn."""
+        check = self._checks.pop(rank, None)
+        if check is None:
+            return
+        self._changed.release()
+        try:
+            check()
+        except Exception as error:
+            self._refusals[rank] = error
+            raise TurnRefusedError from error
+        finally:
+            self._changed.acquire()
+
+    def _is_refused(self, rank: int) -> bool:
+        return rank in self._refusals or (self._closed and rank not in self._begun)
+
+    def _alone_next(self) -> bool:
+        """A benchmark that is ready and may begin: one behind a place that is kept may not."""
+        if self._holder is not None or not self._waiting:
+            return False
+        first = min(self._waiting)
+        return first in self._want_alone and first[0] <= min(self._kept, default=first[0])
+
+    def _leave(self, ticket: tuple[int, int]) -> None:
+        self._waiting.discard(ticket)
+        self._want_alone.discard(ticket)
+        if self._holder == ticket:
+            self._holder, self._alone = None, False
+        self._changed.notify_all()
+
+
+# The conditions a board was in: temperatures, clocks, battery. Read by a script on the board right
+# before and after a measurement, and kept with it.
+#
+# The clocks are held still where the board lets us (root): what they were is written down on the
+# board before it is changed, so that the next session can put it back if this one dies in between.
+
+
+HOTTEST_SENSIBLE_MC = 150_000
+_GOVERNORS = "/sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor"
+
+# Only what the shell does itself: a fork for each of eighty thermal zones would warm the board.
+LOOK = f"""
+look() {{
+  top=0
+  for zone in /sys/class/thermal/thermal_zone*; do
+    name=; value=
+    read -r name < "$zone/type"; read -r value < "$zone/temp"
+    case "$value" in ''|*[!0-9]*) continue;; esac
+    [ "$value" -lt 1000 ] && value=$((value * 1000))
+    [ "$value" -gt {HOTTEST_SENSIBLE_MC} ] && continue
+    echo "zone $value ${{zone##*thermal_zone}} $name"
+    [ "$value" -gt "$top" ] && top=$value
+  done 2>/dev/null
+  for clock in /sys/devices/system/cpu/cpu[0-9]*/cpufreq; do
+    governor=; khz=
+    read -r governor < "$clock/scaling_governor"; read -r khz < "$clock/scaling_cur_freq"
+    cpu=${{clock%/cpufreq}}
+    [ -n "$governor$khz" ] && echo "cpu ${{cpu##*/}} $governor $khz"
+  done 2>/dev/null
+  for part in capacity status temp; do
+    value=
+    read -r value < "/sys/class/power_supply/battery/$part"
+    [ -n "$value" ] && echo "battery $part $value"
+  done 2>/dev/null
+  read -r up rest < /proc/uptime; echo "uptime $up"
+}}
+"""
+
+# Beside the tool of a measurement, a few times a second: the most memory of its process so far, and
+# the power, where the board reports it. `wait` gives the tool's own exit code.
+WATCH = """tool=$!
+while kill -0 $tool 2>/dev/null; do
+  child=; read -r child rest < /proc/$tool/task/$tool/children
+  [ -n "$child" ] && while read -r name value rest; do
+    [ "$name" = VmHWM: ] && echo "rss $value"
+  done < "/proc/$child/status"
+  for file in /sys/class/hwmon/hwmon*/power*_input; do
+    value=; read -r value < "$file" && echo "uw ${file} $value"
+  done
+  for supply in /sys/class/power_supply/*; do
+    value=; volts=; state=Online
+    [ -f "$supply/status" ] && read -r state < "$supply/status"
+    read -r value < "$supply/current_now" && read -r volts < "$supply/voltage_now"
+    echo "ua ${supply##*/} ${value:-0} ${volts:-0} $state"
+  done
+  sleep 0.2 || sleep 1
+done > power 2>/dev/null
+wait $tool"""
+
+
+def pin(root: str) -> str:
+    """Shell text: the fastest clocks, where the number in `user` may set them."""
+    note = words(f"{root}/clocks")
+    return f"""
+if [ "$user" = 0 ] && [ ! -e {note} ]; then
+  for file in {_GOVERNORS}; do
+    old=; read -r old < "$file" && [ -n "$old" ] && echo "$old $file"
+  done 2>/dev/null > {note}.new
+  if [ -s {note}.new ] && mv -f {note}.new {note}; then
+    while read -r old file; do echo performance > "$file"; done < {note} 2>/dev/null
+  else rm -f {note}.new; fi
+fi
+"""
+
+
+def restore(root: str) -> str:
+    """Shell text: the clocks as they were before `pin`; nothing but clocks is ever written to."""
+    note = words(f"{root}/clocks")
+    return f"""
+if [ -e {note} ]; then
+  while read -r old file; do
+    case "$file" in
+      *..*) ;;
+      /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor) echo "$old" > "$file";;
+    esac
+  done < {note} 2>/dev/null
+  rm -f {note}
+fi
+"""
+
+
+def conditions(before: str, after: str) -> dict[str, str | float]:
+    """Both looks as one flat record, in units of people."""
+    found: dict[str, str | float] = {}
+    for when, text in (("before", before), ("after", after)):
+        for line in text.splitlines():
+            kind, _, rest = line.partition(" ")
+            parts = rest.split(" ", 2)
+            if kind == "zone" and len(parts) >= 2:
+                name = " ".join(parts[1:])
+                found[f"zone {name} {when} °C"] = _number(parts[0]) / 1000
+            elif kind == "cpu" and len(parts) == 3:
+                found[f"{parts[0]} governor {when}"] = parts[1]
+                found[f"{parts[0]} {when} kHz"] = _number(parts[2])
+            elif kind == "battery" and len(parts) >= 2:
+                found[f"battery {parts[0]} {when}"] = " ".join(parts[1:])
+            elif kind == "uptime":
+                found[f"uptime {when} s"] = _number(rest)
+        found[f"hottest {when} °C"] = hottest_c(text)
+    return found
+
+
+def peak_rss_bytes(text: str) -> int | None:
+    """From what `WATCH` wrote; None where it saw no process."""
+    found = [_number(line.split(" ")[1]) for line in text.splitlines() if line.startswith("rss ")]
+    return int(1024 * max(found)) if found and max(found) > 0 else None
+
+
+def power_mw(text: str) -> float | None:
+    """The mean over the run of the sum of all sensors that say power (hwmon), else of the supplies
+    that say current and voltage. None where the board reports neither, or charges a battery: then
+    nobody knows what goes where."""
+    sums: dict[str, dict[str, list[float]]] = {"uw": {}, "ua": {}}
+    is_charging = False
+    for line in text.splitlines():
+        kind, _, rest = line.partition(" ")
+        parts = rest.split(" ", 3)
+        if kind == "uw" and len(parts) == 2:
+            sums[kind].setdefault(parts[0], []).append(_number(parts[1]) / 1e3)
+        elif kind == "ua" and len(parts) == 4:  # some say what leaves a battery as negative
+            is_charging = is_charging or parts[3] == "Charging"
+            milliwatts = abs(_number(parts[1])) * _number(parts[2]) / 1e9
+            sums[kind].setdefault(parts[0], []).append(milliwatts)
+    if is_charging:
+        sums["ua"] = {}
+    for sensors in sums.values():
+        total = sum(sum(values) / len(values) for values in sensors.values())
+        if total > 0:
+            return total
+    return None
+
+
+def hottest_c(text: str) -> float:
+    zones = [line.split(" ", 2)[1] for line in text.splitlines() if line.startswith("zone ")]
+    return max((_number(value) / 1000 for value in zones), default=0.0)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
+
 
 WORDS = ("ready", "tool", "files", "lease", "hot", "full", "stopped")  # what the board can say
 LAYERS_S = 60.0
