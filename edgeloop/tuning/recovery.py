@@ -1,7 +1,11 @@
-"""Recovery of accuracy that quantization lost: equalization, ranges, rounding, biases.
+"""Recover accuracy that quantization lost: equalization, ranges, rounding, biases.
 
-Works on the quantized ONNX model that a toolchain made and on the float graph it was made of. Each
-step is kept only if the score on the device rises by more than its paired interval.
+A step takes the float graph and its quantized form, and writes better versions of both
+(`worker.py`). The steps run one after the other, each on the best model so far. The result of a
+step is scored on the device, on images that no step has seen, and kept only if the score rises by
+more than the paired interval of both: good numbers of a simulation on the CPU are not enough. Once
+the loss against the float model lies within its interval, nothing is left to recover, and the
+remaining steps are not tried.
 """
 
 from __future__ import annotations
@@ -20,14 +24,6 @@ from edgeloop.errors import BadInput, MemoryExceeded, ModelFailed
 from edgeloop.platforms.batching import samples_as_files
 from edgeloop.tasks import Interval, Samples
 from edgeloop.tuning.lab import tuning_worker
-
-# Recovery: one step after the other, each kept only if the score on the device says so.
-#
-# A step starts from the best model so far. What it makes is run on the device, on images that no
-# step has seen, and kept if its score is higher by more than the paired interval of both: good
-# numbers of a simulation on the CPU are not enough. Where the loss against the float model lies
-# within its interval, nothing is left to recover, and the rest is not tried.
-
 
 STEP_NAMES = ("equalize", "ranges", "adaround", "bias")
 _STEP_LIMIT_S = 900.0
@@ -119,91 +115,117 @@ def recover(
     steps: Sequence[str] = STEP_NAMES,
     limit_s: float = LIMIT_S,
 ) -> Recovery:
-    """`model` is the float graph as it was quantized, `calibration` what steps look at: none of it
-    should be among the images of the judge. `adaround` rounds weights of 4 bits, or all weights if
-    it is the only step asked for."""
+    """Try steps on a model that was quantized; return the best model and what was tried.
+
+    `model` is the float graph as it was quantized. Steps look at `calibration`, which should share
+    no image with the judge. `adaround` rounds weights of 4 bits, or all weights if it is the only
+    step. No step begins after `limit_s`.
+    """
     deadline = time.monotonic() + limit_s
     folder.mkdir(parents=True, exist_ok=True)
-    reference, best = judge.reference(), judge.score(quantized)
-    value = None if reference is None else reference.value
-    first, tried = best, list[TriedStep]()
-    outcome = _outcome(judge, reference, best)
+    reference = judge.reference()
+    first = judge.score(quantized)
+    best = _Candidate(model, quantized, first)
+    is_recovered = _is_recovered(judge, reference, first)
+    tried: list[TriedStep] = []
+    outcome = "every step was tried"
     with tuning_worker() as process:
-        samples = samples_as_files(calibration, folder)
+        trial = _Trial(process, judge, samples_as_files(calibration, folder))
         for number, name in enumerate(steps):
-            if outcome:
+            if is_recovered:
                 break
             if time.monotonic() > deadline:
                 outcome = f"stopped before {name}: {limit_s:.0f} s are over"
                 break
             show_progress()
-            targets = folder / f"{number}.onnx", folder / f"{number}.quant.onnx"
-            began = time.monotonic()
-            step, judged = _tried(
-                process, name, model, quantized, targets, samples, judge, best,
-                rounds_all=tuple(steps) == ("adaround",),
-            )  # fmt: skip
-            tried.append(_timed(step, time.monotonic() - began))
-            if step.kept and judged is not None:
-                model, quantized, best = *targets, judged
-                outcome = _outcome(judge, reference, best)
-    if not outcome:
-        outcome = "every step was tried"
-    return Recovery(quantized, first.value, best.value, value, tuple(tried), outcome)
-
-
-def _tried(
-    process: WorkerProcess,
-    name: str,
-    model: Path,
-    quantized: Path,
-    targets: tuple[Path, Path],
-    samples: dict[str, Any],
-    judge: Judge,
-    best: Judged,
-    rounds_all: bool,
-) -> tuple[TriedStep, Judged | None]:
-    """A step that cannot be done, or whose model the device does not take, is not kept: the model
-    from before is as good as it was. Failures of the machine are raised."""
-    try:
-        made, _ = process.call(
-            "tuning.step",
-            limit_s=_STEP_LIMIT_S,
-            name=name,
-            model=str(model.resolve()),
-            quantized=str(quantized.resolve()),
-            target_model=str(targets[0].resolve()),
-            target=str(targets[1].resolve()),
-            samples=samples,
-            rounds_all=rounds_all,
-        )
-        if not made["is_done"]:
-            return TriedStep(name, best.value, note="nothing to change"), None
-        judged = judge.score(targets[1])
-    except (ModelFailed, MemoryExceeded) as error:
-        return TriedStep(name, best.value, note=f"not possible: {error}"), None
-    gain = judge.difference(judged, best)
-    kept = gain.low > 0
-    step = TriedStep(
-        *(name, best.value, judged.value, gain.low, gain.high, kept, str(made["variant"]))
+            rounds_all = tuple(steps) == ("adaround",)
+            step, candidate = trial.run(name, best, folder / str(number), rounds_all)
+            tried.append(step)
+            if candidate is not None:
+                best = candidate
+                is_recovered = _is_recovered(judge, reference, best.score)
+    if is_recovered:
+        outcome = "nothing to recover: the loss against float is within its interval"
+    return Recovery(
+        best.quantized,
+        before=first.value,
+        after=best.score.value,
+        reference=None if reference is None else reference.value,
+        steps=tuple(tried),
+        outcome=outcome,
     )
-    return step, judged
 
 
-def _timed(step: TriedStep, seconds: float) -> TriedStep:
-    from dataclasses import replace
+@dataclass(frozen=True)
+class _Candidate:
+    """The float graph, its quantized form, and the score of that on the device."""
 
-    return replace(step, seconds=round(seconds, 1))
+    model: Path
+    quantized: Path
+    score: Judged
 
 
-def _outcome(judge: Judge, reference: Judged | None, best: Judged) -> str:
-    """Empty where something may be left to recover."""
-    if reference is None:
-        return ""
-    loss = judge.difference(reference, best)
-    if loss.low > 0:
-        return ""
-    return "nothing to recover: the loss against float is within its interval"
+@dataclass(frozen=True)
+class _Trial:
+    """What every step needs: the process that runs it, the judge, and samples to look at."""
+
+    process: WorkerProcess
+    judge: Judge
+    samples: dict[str, Any]
+
+    def run(
+        self, name: str, best: _Candidate, target: Path, rounds_all: bool
+    ) -> tuple[TriedStep, _Candidate | None]:
+        """Run a step on the best model so far; the candidate is None unless it is better.
+
+        A step that fails, or whose model the device refuses, changes nothing: the best model is as
+        good as it was. Failures of the machine are raised.
+        """
+        began = time.monotonic()
+        model, quantized = target.with_suffix(".onnx"), target.with_suffix(".quant.onnx")
+        before = best.score.value
+        try:
+            made, _ = self.process.call(
+                "tuning.step",
+                limit_s=_STEP_LIMIT_S,
+                name=name,
+                model=str(best.model.resolve()),
+                quantized=str(best.quantized.resolve()),
+                target_model=str(model.resolve()),
+                target=str(quantized.resolve()),
+                samples=self.samples,
+                rounds_all=rounds_all,
+            )
+            if not made["is_done"]:
+                note = "nothing to change"
+                return TriedStep(name, before, seconds=_since(began), note=note), None
+            score = self.judge.score(quantized)
+        except (ModelFailed, MemoryExceeded) as error:
+            note = f"not possible: {error}"
+            return TriedStep(name, before, seconds=_since(began), note=note), None
+        gain = self.judge.difference(score, best.score)
+        # A gain within the interval may be chance, and steps build on each other.
+        is_better = gain.low > 0
+        step = TriedStep(
+            name,
+            before,
+            after=score.value,
+            low=gain.low,
+            high=gain.high,
+            kept=is_better,
+            variant=str(made["variant"]),
+            seconds=_since(began),
+        )
+        return step, _Candidate(model, quantized, score) if is_better else None
+
+
+def _is_recovered(judge: Judge, reference: Judged | None, score: Judged) -> bool:
+    """Whether the loss against the float model is within its interval."""
+    return reference is not None and judge.difference(reference, score).low <= 0
+
+
+def _since(began: float) -> float:
+    return round(time.monotonic() - began, 1)
 
 
 def _plain(value: object) -> object:
