@@ -60,7 +60,7 @@ from edgeloop.node.ledger import ScannedFile, read_piece
 from edgeloop.node.ledger import scan
 from edgeloop.errors import ComputeRefused, StoreError
 from edgeloop.jobs.computes.local import LocalCompute, LocalOptions
-from edgeloop.jobs.computes.waiting import Resources
+from edgeloop.node.ticket import Resources
 from edgeloop.view.portal.server import MOST_CONNECTIONS, usable_connections
 from edgeloop.view.portal.tokens import own_token
 from edgeloop.settings import check_owner

@@ -13,6 +13,7 @@ import click
 from edgeloop.cli.app import common_options, open_jobs, say_if_new, workspace_option, yes_option
 from edgeloop.cli.job_views import VIEWS, ChosenJobs, jobs_argument, selecting_options
 from edgeloop.cli.terminal import INTERRUPTED, bytes_bar, print_json, shown
+from edgeloop.jobs.spec import JobOption, job_keys, parse_sweep, read_spec, spec_of_script
 
 if TYPE_CHECKING:
     from edgeloop.jobs.client import Jobs
@@ -49,70 +50,38 @@ def script_arguments() -> tuple[str, ...] | None:
 
 
 def job_options(command: Command) -> Command:
-    """Each is also a key of the job file; options win over the file."""
-    options = (
-        click.option("--name", help="Name of the job  [default: script name and a number]"),
-        click.option("--compute", help="Compute, by its name in edgeloop.yaml  [default: local]"),
-        click.option("--data", multiple=True, metavar="DATASET|[NAME=]URL", help=_DATA),
-        click.option("--writes", multiple=True, metavar="DATASET|[NAME=]URL", help=_WRITES),
-        click.option("--mode", type=click.Choice(("mount", "download")), help=_MODE),
-        click.option("--outputs", multiple=True, metavar="PATTERN", help=_OUTPUTS),
-        click.option("--no-push", is_flag=True, help="Use datasets as they are in the store."),
-        click.option("--sweep", multiple=True, metavar="PARAM=VALUES", help=_SWEEP),
-        click.option("--cpus", type=float, help=_CPUS),
-        click.option("--gpus", type=float, help="GPUs  [default: 0]"),
-        click.option("--memory", metavar="SIZE", help="Memory, such as 8GB."),
-        click.option("--nodes", type=click.IntRange(min=1), help=_NODES),
-        click.option("--resource", multiple=True, metavar="NAME=COUNT", help=_RESOURCE),
-        click.option(
-            "--requirements", metavar="FILE", help="pip requirements of the job's environment."
-        ),
-        click.option("--conda", metavar="FILE", help="Conda file of the job's environment."),
-        click.option(
-            "--image", metavar="NAME", help="Container image, if the compute supports it."
-        ),
-        click.option("--env", multiple=True, metavar="NAME=VALUE", help=_ENV),
-        click.option("--secret", multiple=True, metavar="NAME[=VALUE]", help=_HIDDEN),
-        click.option("--code", metavar="DIR", help="Code folder to send  [default: the project]"),
-        click.option("--tag", multiple=True, help="Label to filter by; repeatable."),
-        click.option("--timeout", metavar="TIME", help="Time limit, such as 90s, 30m or 2h."),
-        click.option("--retries", type=click.IntRange(min=0), help="Restarts after a failure."),
-        click.option(
-            "--priority", type=click.IntRange(min=0), help="Lower runs sooner  [default: 100]"
-        ),
-        click.option(
-            "--grace", metavar="TIME", help="Time between SIGTERM and SIGKILL  [default: 30s]"
-        ),
+    """Those that the keys of a job declare; options win over the file."""
+    options = [
+        _click_option(option) for job_key in job_keys().values() for option in job_key.options
+    ]
+    options.append(
+        click.option("--no-push", is_flag=True, help="Use datasets as they are in the store.")
     )
     for option in reversed(options):
         command = option(command)
     return command
 
 
-_DATA = (
-    "A dataset it reads, as working/faces or faces@3 (changes here are pushed first), or data at a "
-    "URL, as faces=s3://bucket/faces; repeatable."
-)
-_WRITES = (
-    "A dataset it makes, as working/faces64 (published when the job succeeds), or a URL to write "
-    "to, as crops=az://container/crops; repeatable."
-)
-_MODE = "How data at URLs is provided  [default: as the compute can]"
-_OUTPUTS = "Files to collect besides outputs/, as results or '**/*.ckpt'; repeatable."
-_SWEEP = "A job for each value, as lr=1e-3,1e-4; several make all combinations."
-_CPUS = "CPUs; on local also the threads of numerical libraries  [default: 1]"
-_NODES = "Machines for the one job; each runs the script, and RANK tells which it is  [default: 1]"
-_RESOURCE = "Something else that the compute counts, as snapdragon888=1."
-_ENV = "A variable for the script. Write ${NAME} for a value of your environment."
-_HIDDEN = (
-    "A secret variable: no record shows it. Without VALUE, that of your environment; repeatable."
-)
+def _click_option(option: JobOption) -> Callable[[Command], Command]:
+    kind: Any = None
+    if option.choices:
+        kind = click.Choice(option.choices)
+    elif option.least is not None:
+        kind = click.IntRange(min=option.least)
+    elif option.kind == "number":
+        kind = float
+    return click.option(
+        option.flag,
+        type=kind,
+        metavar=option.metavar,
+        multiple=option.multiple,
+        help=option.about,
+    )
 
 
 def spec_from(target: Path, words: Sequence[str], options: dict[str, Any]) -> JobSpec:
     """The job specification from a file, `key=value` overrides and options."""
     from edgeloop.errors import BadInput
-    from edgeloop.jobs.spec import read_spec, spec_of_script
 
     arguments = script_arguments()
     keys = _keys(options)
@@ -128,37 +97,35 @@ def spec_from(target: Path, words: Sequence[str], options: dict[str, Any]) -> Jo
 
 def _keys(options: dict[str, Any]) -> dict[str, object]:
     """The given options as keys of a job specification."""
-    from edgeloop.jobs.spec import parse_sweep
-
-    given = {key: options[key] for key in ("cpus", "gpus", "memory", "nodes")}
-    resources = {key: str(value) for key, value in given.items() if value is not None}
-    custom = _pairs("--resource", options["resource"])
-    keys: dict[str, object] = {
-        **{key: options[key] for key in ("name", "compute", "code", "timeout", "grace", "mode")},
-        **{key: list(options[key]) for key in ("data", "writes", "outputs")},
-        "tags": list(options["tag"]),
-        "sweep": parse_sweep(options["sweep"]),
-        "resources": {**resources, **({"custom": custom} if custom else {})},
-        "environment": _environment(options),
-        "variables": {**_pairs("--env", options["env"]), **_secrets(options["secret"])},
-        "secrets": [text.partition("=")[0] for text in options["secret"]],
-        "retries": options["retries"],
-        "priority": options["priority"],
-        "experiment": options["experiment"],
-    }
-    return {key: value for key, value in keys.items() if value not in (None, "", [], {})}
-
-
-def _environment(options: dict[str, Any]) -> dict[str, str]:
-    given = {kind: options[kind] for kind in ("requirements", "conda", "image") if options[kind]}
-    if len(given) > 1:
+    keys: dict[str, Any] = {}
+    for job_key in job_keys().values():
+        for option in job_key.options:
+            value = _value(option, options[option.parameter])
+            if value in (None, "", [], {}):
+                continue
+            if option.part:
+                value = {**keys.get(job_key.name, {}), option.part: value}
+            keys[job_key.name] = value
+    if len(keys.get("environment", {})) > 1:
         raise click.UsageError("choose one of --requirements, --conda and --image.")
-    return given
+    if options["secret"]:  # a value is given here, or is that of the environment
+        values = _pairs("--secret", [text for text in options["secret"] if "=" in text])
+        keys["variables"] = {**keys.get("variables", {}), **values}
+        keys["secrets"] = [text.partition("=")[0] for text in options["secret"]]
+    if options["experiment"]:
+        keys["experiment"] = options["experiment"]
+    return keys
 
 
-def _secrets(texts: Sequence[str]) -> dict[str, str]:
-    """Those that are given with a value; the others come from the environment."""
-    return _pairs("--secret", [text for text in texts if "=" in text])
+def _value(option: JobOption, given: Any) -> Any:
+    """The value of an option as a job file has it."""
+    if option.kind == "pairs":
+        return _pairs(option.flag, given)
+    if option.kind == "sweep":
+        return parse_sweep(given)
+    if option.multiple:
+        return list(given)
+    return str(given) if option.part and given is not None else given
 
 
 def _pairs(option: str, texts: Sequence[str]) -> dict[str, str]:

@@ -37,10 +37,10 @@ def file_schema(what: str, kind: str = "") -> dict[str, Any]:
 def _schemas(what: str, kind: str) -> dict[str, Any]:
     from edgeloop._util.schema import model_schema
     from edgeloop.jobs.computes import compute_options
-    from edgeloop.jobs.spec import JobFile
+    from edgeloop.jobs.spec import job_file
 
     if what == "job":
-        return model_schema(JobFile)
+        return model_schema(job_file())
     if what == "search":
         from edgeloop.search.config import SearchFile
 

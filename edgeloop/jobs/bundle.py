@@ -293,8 +293,6 @@ os.execv(sys.executable, [sys.executable, path])
 
 
 NAME = "edgeloop"
-CORE = "core"
-EXTRAS = ("train", "azure", "azureml", "qnn", "portal", "all")
 _EXTRA = re.compile(r"""\bextra\s*==\s*["']([\w-]+)["']""")
 _OTHERS = re.compile(r"edgeloop\s*\[([^\]]*)\]")
 

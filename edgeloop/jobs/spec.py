@@ -9,33 +9,23 @@ sent, stored or started here.
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cache, partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import model_validator
-
-from edgeloop._util.schema import (
-    Count,
-    PlainText,
-    Seconds,
-    Section,
-    Whole,
-    key,
-    validated,
-    with_overrides,
-)
 from edgeloop._util.values import (
     LINES,
     PLAIN_TEXT,
     POSITIVE_TIME,
     SCALAR,
     SIZE,
+    TIME,
     Reads,
     choice,
     items,
@@ -43,15 +33,22 @@ from edgeloop._util.values import (
     number,
     plain_text,
     shown,
+    whole,
     words,
 )
 from edgeloop._util.yaml import KeyPath, Origin, read_document
 from edgeloop.errors import BadInput, BadJob, BadName
-from edgeloop.jobs.bundle import CORE, EXTRAS
-from edgeloop.jobs.computes.waiting import Resources
-from edgeloop.node.ticket import MOST_PATTERNS, EarlierOutputs, Environment, check_pattern
+from edgeloop.node.ticket import (
+    MOST_PATTERNS,
+    EarlierOutputs,
+    Environment,
+    Resources,
+    check_pattern,
+)
 from edgeloop.paths import find_project
-from edgeloop.settings import filled_in
+
+if TYPE_CHECKING:
+    from edgeloop._util.schema import Section
 
 # URLs of data that a job reads or writes where it is, and how they are written.
 #
@@ -195,10 +192,10 @@ def _checked_name(name: str, url: str) -> str:
     return name
 
 
-# The keys of a job file: what each may hold, and what it becomes.
+# How the values of keys are read.
 #
 # A job file is read as texts, so that a learning rate of `1e-3` reaches the script as it was typed;
-# a key that is empty counts as not given. Whether files are there is checked by `spec`.
+# a key that is empty counts as not given. Whether files are there is checked by `spec_of`.
 
 
 NAME_LIMIT = 100
@@ -385,7 +382,7 @@ def _names(pattern: str, allowed: str) -> Reads:
 
 
 _TAGS = Reads(lambda value: tuple(dict.fromkeys(words(value, _TAG.read))), _SEVERAL)
-_EXTRA = choice(CORE, *EXTRAS)
+_EXTRA = choice("core", "train", "azure", "azureml", "qnn", "portal", "all")
 _EDGELOOP = Reads(lambda value: tuple(dict.fromkeys(words(value, _EXTRA.read))), _SEVERAL)
 _NAME = Reads(lambda value: check_job_name(plain_text(value)), PLAIN_TEXT.schema)
 _PATH = Reads(lambda value: Path(plain_text(value)).as_posix(), {"type": "string"})
@@ -403,101 +400,76 @@ _VariableName = Annotated[str, _VARIABLE]
 _SECRETS = Reads(lambda value: tuple(dict.fromkeys(words(value, _VARIABLE.read))), _SEVERAL)
 
 
-class _TextSection(Section):
-    @model_validator(mode="before")
-    @classmethod
-    def _without_empty(cls, value: object) -> object:
-        if not isinstance(value, Mapping):
-            return value
-        return {key: item for key, item in value.items() if item not in ("", "null", "~")}
-
-
-class ResourceKeys(_TextSection):
-    """What the job needs of each machine."""
-
-    cpus: Annotated[float, number(is_open=True, most=1e9)] = key(
-        1.0, "CPU cores; a fraction is allowed."
-    )
-    gpus: Annotated[float, number(most=1e9)] = key(0.0, "GPUs, or a fraction of one.")
-    memory: Annotated[int, SIZE] = key(0, "Main memory, for example `4GB`.", shown="")
-    nodes: Count = key(1, "Machines, each with these resources, if the compute supports it.")
-    custom: dict[str, Annotated[float, number(most=1e9)]] = key(
-        dict, "Other things that are counted: `{board: 1}`."
-    )
-
-    def resources(self) -> Resources:
-        return Resources(self.cpus, self.gpus, self.memory, self.custom, self.nodes)
-
-
-class JobFile(_TextSection):
-    """A job: a script or a command, the data it needs, and where it runs.
-
-    Give exactly one of `script` and `command`. Paths start from the folder of the file.
-    """
-
-    name: Annotated[str, _NAME] = key("", "Its name; by default made from the name of the file.")
-    script: Annotated[str, _PATH] = key("", "A `.py`, `.sh` or executable file of the code folder.")
-    command: Annotated[tuple[str, ...], Reads(partial(_words, is_program=True), _WORDS)] = key(
-        (), "The program and its arguments, as a list or one text; no shell is used."
-    )
-    args: Annotated[tuple[str, ...], Reads(_words, _WORDS)] = key(
-        (), "Arguments; `{outputs}`, `{input:NAME}` and `{PARAM}` are filled in."
-    )
-    code: PlainText = key(".", "The folder that travels with the job.")
-    data: Annotated[tuple[str | RemotePath, ...], _data("parse_reference", False)] = key(
-        (), "What it reads: datasets such as `working/faces@3`, and URLs (`faces=s3://…`)."
-    )
-    writes: Annotated[tuple[str | RemotePath, ...], _data("check_name", True)] = key(
-        (), "What it creates: datasets, stored as new versions, and URLs to write to."
-    )
-    mode: Annotated[str, choice("mount", "download")] = key(
-        "", "How data at URLs is provided; by default as the compute can.", shown=""
-    )
-    outputs: Annotated[tuple[str, ...], Reads(_patterns, _SEVERAL)] = key(
-        (), "Patterns of files to collect besides `outputs/`, for example `results` or `**/*.ckpt`."
-    )
-    environment: Annotated[Environment, ENVIRONMENT] = key(
-        Environment,
-        "`here`, a requirements.txt, a conda .yaml file, `{image: NAME}` or `{name: NAME}`.",
-    )
-    compute: Annotated[str, matching(_PLAIN, "the name of a compute, as in edgeloop.yaml")] = key(
-        "", "Where it runs: a name under `computes` in edgeloop.yaml."
-    )
-    resources: ResourceKeys = key(ResourceKeys, "What the job needs of each machine.")
-    tags: Annotated[tuple[str, ...], _TAGS] = key((), "Words to select jobs by.")
-    experiment: Annotated[str, matching(*_EXPERIMENT)] = key(
-        "", "Experiment of the models it uploads."
-    )
-    timeout: Annotated[float | None, POSITIVE_TIME] = key(
-        None, "How long it may run, for example `2h`."
-    )
-    retries: Whole = key(0, "How often it is started again after it failed.")
-    priority: Whole = key(DEFAULT_PRIORITY, "Jobs with a smaller number start first.")
-    grace: Seconds = key(
-        DEFAULT_GRACE_S, "Time between the request to end and the kill.", shown="30s"
-    )
-    params: dict[_ParamName, _Argument] = key(
-        dict, "Values for `{PARAM}` in the command; the others become `--PARAM VALUE`."
-    )
-    sweep: dict[_ParamName, Annotated[tuple[str, ...], Reads(_sweep_values, _WORDS)]] = key(
-        dict, "Params with several values: one job per combination."
-    )
-    variables: dict[_VariableName, _Argument] = key(
-        dict, "Environment variables; `${NAME}` is filled in where the job is submitted."
-    )
-    secrets: Annotated[tuple[str, ...], _SECRETS] = key(
-        (), "Variables with secret values; one that is not set above is that of your environment."
-    )
-    edgeloop: Annotated[tuple[str, ...], _EDGELOOP] = key(
-        (), "Sends Edgeloop itself along, for scripts that import it: `core`, or its extras."
-    )
-
-
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
 _WRAPPER_WORDS = frozenset({"outputs", "data", "job", "attempt"})  # filled in where the job runs
 
 
+# The keys of a job, each declared once.
+
+
 @dataclass(frozen=True)
+class JobOption:
+    """An option of `run` and `job submit` that sets a key, or only a `part` of a mapping."""
+
+    flag: str
+    about: str
+    metavar: str | None = None
+    multiple: bool = False
+    kind: Literal["text", "number", "pairs", "sweep"] = "text"
+    least: int | None = None  # a whole number, at least this
+    choices: tuple[str, ...] = ()
+    part: str = ""
+
+    @property
+    def parameter(self) -> str:
+        """The name under which click passes its value."""
+        return self.flag.lstrip("-").replace("-", "_")
+
+
+@dataclass(frozen=True, eq=False)
+class JobKey:
+    """One key of a job file. `run --help`, the JSON Schema, the reference page, overrides, records
+    and, with `variable`, the environment of the script on its node come from this declaration.
+
+    `reads` checks the value; `write` gives it back as a file has it, by default as it is.
+    """
+
+    name: str
+    reads: Any
+    default: Any
+    about: str
+    shown: str | None = None
+    options: tuple[JobOption, ...] = ()
+    variable: str = ""
+    write: Callable[[JobSpec], object] | None = None
+
+
+def job_key(name: str, reads: Any, default: Any, about: str, **more: Any) -> Any:
+    """A field of `JobSpec` that is a key of a job file. A callable makes the default."""
+    metadata = {"key": JobKey(name, reads, default, about, **more)}
+    if callable(default):
+        return field(default_factory=default, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def _written_resources(spec: JobSpec) -> dict[str, object]:
+    needs = spec.resources
+    written: dict[str, object] = {"cpus": repr(needs.cpus)} if spec.threads else {}
+    written["gpus"] = repr(needs.gpus)
+    if needs.memory_bytes:
+        written["memory"] = f"{needs.memory_bytes}B"
+    if needs.nodes != 1:
+        written["nodes"] = str(needs.nodes)
+    if needs.custom:
+        written["custom"] = {name: repr(amount) for name, amount in needs.custom.items()}
+    return written
+
+
+def _written_environment(spec: JobSpec) -> object:
+    return {spec.environment.kind: spec.environment.file} if spec.environment.file else ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class JobSpec:
     """A checked job specification, as `Jobs.submit` makes it from a script or a YAML file.
 
@@ -514,6 +486,7 @@ class JobSpec:
         writes: Datasets that the job creates.
         sources: Data at URLs that the job reads.
         targets: URLs that the job writes to.
+        mode: How data at URLs is provided, where an entry does not say so itself.
         outputs: Patterns of files that are collected besides `outputs/`.
         environment: What is installed on the node.
         compute: Name of the compute.
@@ -541,32 +514,269 @@ class JobSpec:
         (('python', 'train.py', '--lr', '1e-3'), 1.0)
     """
 
-    code: Path
+    name: str = job_key(
+        "name",
+        _NAME,
+        "",
+        "Its name; by default made from the name of the file.",
+        options=(JobOption("--name", "Name of the job  [default: script name and a number]"),),
+    )
     stem: str = "job"  # beginning of the name if none is given
-    name: str = ""
-    script: str = ""  # inside the code; the command starts it
-    command: tuple[str, ...] = ()
-    args: tuple[str, ...] = ()
-    data: tuple[str, ...] = ()
-    writes: tuple[str, ...] = ()
+    script: str = job_key(  # inside the code; the command starts it
+        "script", _PATH, "", "A `.py`, `.sh` or executable file of the code folder."
+    )
+    command: tuple[str, ...] = job_key(
+        "command",
+        Reads(partial(_words, is_program=True), _WORDS),
+        (),
+        "The program and its arguments, as a list or one text; no shell is used.",
+        write=lambda spec: [] if spec.script else list(spec.command),
+    )
+    args: tuple[str, ...] = job_key(
+        "args",
+        Reads(_words, _WORDS),
+        (),
+        "Arguments; `{outputs}`, `{input:NAME}` and `{PARAM}` are filled in.",
+    )
+    code: Path = job_key(  # noqa: RUF009 - it makes a field
+        "code",
+        PLAIN_TEXT,
+        ".",
+        "The folder that travels with the job.",
+        options=(
+            JobOption("--code", "Code folder to send  [default: the project]", metavar="DIR"),
+        ),
+    )
+    data: tuple[str, ...] = job_key(
+        "data",
+        _data("parse_reference", False),
+        (),
+        "What it reads: datasets such as `working/faces@3`, and URLs (`faces=s3://…`).",
+        options=(
+            JobOption(
+                "--data",
+                "A dataset it reads, as working/faces or faces@3 (changes here are pushed first), "
+                "or data at a URL, as faces=s3://bucket/faces; repeatable.",
+                metavar="DATASET|[NAME=]URL",
+                multiple=True,
+            ),
+        ),
+        write=lambda spec: [*spec.data, *(place.document() for place in spec.sources)],
+    )
     sources: tuple[RemotePath, ...] = ()
+    writes: tuple[str, ...] = job_key(
+        "writes",
+        _data("check_name", True),
+        (),
+        "What it creates: datasets, stored as new versions, and URLs to write to.",
+        options=(
+            JobOption(
+                "--writes",
+                "A dataset it makes, as working/faces64 (published when the job succeeds), or a "
+                "URL to write to, as crops=az://container/crops; repeatable.",
+                metavar="DATASET|[NAME=]URL",
+                multiple=True,
+            ),
+        ),
+        write=lambda spec: [*spec.writes, *(place.document() for place in spec.targets)],
+    )
     targets: tuple[RemotePath, ...] = ()
-    outputs: tuple[str, ...] = ()
-    environment: Environment = field(default_factory=Environment)
-    compute: str = ""
-    resources: Resources = field(default_factory=Resources)
+    mode: str = job_key(
+        "mode",
+        choice("mount", "download"),
+        "",
+        "How data at URLs is provided; by default as the compute can.",
+        shown="",
+        options=(
+            JobOption(
+                "--mode",
+                "How data at URLs is provided  [default: as the compute can]",
+                choices=("mount", "download"),
+            ),
+        ),
+    )
+    outputs: tuple[str, ...] = job_key(
+        "outputs",
+        Reads(_patterns, _SEVERAL),
+        (),
+        "Patterns of files to collect besides `outputs/`, for example `results` or `**/*.ckpt`.",
+        options=(
+            JobOption(
+                "--outputs",
+                "Files to collect besides outputs/, as results or '**/*.ckpt'; repeatable.",
+                metavar="PATTERN",
+                multiple=True,
+            ),
+        ),
+    )
+    environment: Environment = job_key(  # noqa: RUF009 - it makes a field
+        "environment",
+        ENVIRONMENT,
+        Environment,
+        "`here`, a requirements.txt, a conda .yaml file, `{image: NAME}` or `{name: NAME}`.",
+        options=(
+            JobOption(
+                "--requirements",
+                "pip requirements of the job's environment.",
+                metavar="FILE",
+                part="requirements",
+            ),
+            JobOption(
+                "--conda", "Conda file of the job's environment.", metavar="FILE", part="conda"
+            ),
+            JobOption(
+                "--image",
+                "Container image, if the compute supports it.",
+                metavar="NAME",
+                part="image",
+            ),
+        ),
+        write=_written_environment,
+    )
+    compute: str = job_key(
+        "compute",
+        matching(_PLAIN, "the name of a compute, as in edgeloop.yaml"),
+        "",
+        "Where it runs: a name under `computes` in edgeloop.yaml.",
+        options=(
+            JobOption("--compute", "Compute, by its name in edgeloop.yaml  [default: local]"),
+        ),
+    )
+    resources: Resources = job_key(  # noqa: RUF009 - it makes a field
+        "resources",
+        None,
+        Resources,
+        "What the job needs of each machine.",
+        options=(
+            JobOption(
+                "--cpus",
+                "CPUs; on local also the threads of numerical libraries  [default: 1]",
+                kind="number",
+                part="cpus",
+            ),
+            JobOption("--gpus", "GPUs  [default: 0]", kind="number", part="gpus"),
+            JobOption("--memory", "Memory, such as 8GB.", metavar="SIZE", part="memory"),
+            JobOption(
+                "--nodes",
+                "Machines for the one job; each runs the script, and RANK tells which it is  "
+                "[default: 1]",
+                least=1,
+                part="nodes",
+            ),
+            JobOption(
+                "--resource",
+                "Something else that the compute counts, as snapdragon888=1.",
+                metavar="NAME=COUNT",
+                multiple=True,
+                kind="pairs",
+                part="custom",
+            ),
+        ),
+        write=_written_resources,
+    )
     cpus_given: bool = False
-    tags: tuple[str, ...] = ()
-    experiment: str = ""
-    timeout_s: float | None = None
-    retries: int = 0
-    priority: int = DEFAULT_PRIORITY
-    grace_s: float = DEFAULT_GRACE_S
-    params: Mapping[str, str] = field(default_factory=dict)
-    sweep: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    variables: Mapping[str, str] = field(default_factory=dict, repr=False)
-    secrets: tuple[str, ...] = ()
-    edgeloop: tuple[str, ...] = ()
+    tags: tuple[str, ...] = job_key(
+        "tags",
+        _TAGS,
+        (),
+        "Words to select jobs by.",
+        options=(JobOption("--tag", "Label to filter by; repeatable.", multiple=True),),
+    )
+    experiment: str = job_key(
+        "experiment", matching(*_EXPERIMENT), "", "Experiment of the models it uploads."
+    )
+    timeout_s: float | None = job_key(
+        "timeout",
+        POSITIVE_TIME,
+        None,
+        "How long it may run, for example `2h`.",
+        options=(JobOption("--timeout", "Time limit, such as 90s, 30m or 2h.", metavar="TIME"),),
+        write=lambda spec: _seconds(spec.timeout_s),
+    )
+    retries: int = job_key(
+        "retries",
+        whole(),
+        0,
+        "How often it is started again after it failed.",
+        options=(JobOption("--retries", "Restarts after a failure.", least=0),),
+    )
+    priority: int = job_key(
+        "priority",
+        whole(),
+        DEFAULT_PRIORITY,
+        "Jobs with a smaller number start first.",
+        options=(JobOption("--priority", "Lower runs sooner  [default: 100]", least=0),),
+    )
+    grace_s: float = job_key(
+        "grace",
+        TIME,
+        DEFAULT_GRACE_S,
+        "Time between the request to end and the kill.",
+        shown="30s",
+        options=(
+            JobOption(
+                "--grace", "Time between SIGTERM and SIGKILL  [default: 30s]", metavar="TIME"
+            ),
+        ),
+        write=lambda spec: _seconds(spec.grace_s),
+    )
+    params: Mapping[str, str] = job_key(
+        "params",
+        dict[_ParamName, _Argument],
+        dict,
+        "Values for `{PARAM}` in the command; the others become `--PARAM VALUE`.",
+    )
+    sweep: Mapping[str, tuple[str, ...]] = job_key(
+        "sweep",
+        dict[_ParamName, Annotated[tuple[str, ...], Reads(_sweep_values, _WORDS)]],
+        dict,
+        "Params with several values: one job per combination.",
+        options=(
+            JobOption(
+                "--sweep",
+                "A job for each value, as lr=1e-3,1e-4; several make all combinations.",
+                metavar="PARAM=VALUES",
+                multiple=True,
+                kind="sweep",
+            ),
+        ),
+    )
+    variables: Mapping[str, str] = job_key(
+        "variables",
+        dict[_VariableName, _Argument],
+        dict,
+        "Environment variables; `${NAME}` is filled in where the job is submitted.",
+        options=(
+            JobOption(
+                "--env",
+                "A variable for the script. Write ${NAME} for a value of your environment.",
+                metavar="NAME=VALUE",
+                multiple=True,
+                kind="pairs",
+            ),
+        ),
+    )
+    secrets: tuple[str, ...] = job_key(
+        "secrets",
+        _SECRETS,
+        (),
+        "Variables with secret values; one that is not set above is that of your environment.",
+        options=(
+            JobOption(
+                "--secret",
+                "A secret variable: no record shows it. Without VALUE, that of your environment; "
+                "repeatable.",
+                metavar="NAME[=VALUE]",
+                multiple=True,
+            ),
+        ),
+    )
+    edgeloop: tuple[str, ...] = job_key(
+        "edgeloop",
+        _EDGELOOP,
+        (),
+        "Sends Edgeloop itself along, for scripts that import it: `core`, or its extras.",
+    )
     earlier: tuple[EarlierOutputs, ...] = ()
 
     def full_command(self) -> tuple[str, ...]:
@@ -594,8 +804,15 @@ class JobSpec:
         Returns:
             The environment variables of the job.
         """
+        from edgeloop.settings import filled_in
+
         where = f"variables of {self.name or self.stem}"
-        return {name: str(filled_in(text, where)) for name, text in self.variables.items()}
+        filled = {name: str(filled_in(text, where)) for name, text in self.variables.items()}
+        for attribute, declared in job_keys().items():
+            value = getattr(self, attribute)
+            if declared.variable and value not in (None, "", (), {}):
+                filled[declared.variable] = value if isinstance(value, str) else json.dumps(value)
+        return filled
 
     @property
     def threads(self) -> int:
@@ -609,37 +826,74 @@ class JobSpec:
         Returns:
             A mapping from which `edgeloop.jobs.spec_of` reads the same specification.
         """
-        program = {"script": self.script} if self.script else {"command": list(self.command)}
-        environment, needs = self.environment, self.resources
-        plain: dict[str, object] = {
-            **{"name": self.name, "code": str(self.code)},
-            **program,
-            "args": list(self.args),
-            "data": [*self.data, *(place.document() for place in self.sources)],
-            "writes": [*self.writes, *(place.document() for place in self.targets)],
-            "outputs": list(self.outputs),
-            "environment": {environment.kind: environment.file} if environment.file else "",
-            "compute": self.compute,
-            "resources": {
-                **({"cpus": repr(needs.cpus)} if self.threads else {}),
-                "gpus": repr(needs.gpus),
-                **({"memory": f"{needs.memory_bytes}B"} if needs.memory_bytes else {}),
-                **({"nodes": str(needs.nodes)} if needs.nodes != 1 else {}),
-                **(
-                    {"custom": {name: repr(n) for name, n in needs.custom.items()}}
-                    if needs.custom
-                    else {}
-                ),
-            },
-            **{"tags": list(self.tags), "experiment": self.experiment},
-            **{"timeout": _seconds(self.timeout_s), "grace": _seconds(self.grace_s)},
-            **{"retries": str(self.retries), "priority": str(self.priority)},
-            **{"params": dict(self.params), "variables": dict(self.variables)},
-            "secrets": list(self.secrets),
-            "sweep": {name: list(values) for name, values in self.sweep.items()},
-            "edgeloop": list(self.edgeloop),
-        }
-        return {key: value for key, value in plain.items() if value not in ("", [], {})}
+        document: dict[str, object] = {}
+        for attribute, declared in job_keys().items():
+            plain = getattr(self, attribute) if declared.write is None else declared.write(self)
+            if isinstance(plain, tuple):
+                plain = list(plain)
+            elif isinstance(plain, Mapping):
+                plain = {
+                    name: list(value) if isinstance(value, tuple) else value
+                    for name, value in plain.items()
+                }
+            elif not isinstance(plain, list):
+                plain = "" if plain is None else str(plain)
+            if plain not in ("", [], {}):
+                document[declared.name] = plain
+        return document
+
+
+def job_keys() -> dict[str, JobKey]:
+    """The keys of a job by the attributes of `JobSpec` that hold them."""
+    return {each.name: each.metadata["key"] for each in fields(JobSpec) if "key" in each.metadata}
+
+
+def job_file() -> type[Section]:
+    """The model that checks a job file and that its JSON Schema comes from."""
+    return _model_of(tuple(job_keys().values()))
+
+
+@cache
+def _model_of(keys: tuple[JobKey, ...]) -> type[Section]:
+    """Created on first use: `run --help` needs the keys, but not pydantic."""
+    from pydantic import create_model, model_validator
+
+    from edgeloop._util.schema import Count, Section, key
+
+    class TextSection(Section):
+        @model_validator(mode="before")
+        @classmethod
+        def _without_empty(cls, value: object) -> object:
+            if not isinstance(value, Mapping):
+                return value
+            return {name: item for name, item in value.items() if item not in ("", "null", "~")}
+
+    class ResourceKeys(TextSection):
+        """What the job needs of each machine."""
+
+        cpus: Annotated[float, number(is_open=True, most=1e9)] = key(
+            1.0, "CPU cores; a fraction is allowed."
+        )
+        gpus: Annotated[float, number(most=1e9)] = key(0.0, "GPUs, or a fraction of one.")
+        memory: Annotated[int, SIZE] = key(0, "Main memory, for example `4GB`.", shown="")
+        nodes: Count = key(1, "Machines, each with these resources, if the compute supports it.")
+        custom: dict[str, Annotated[float, number(most=1e9)]] = key(
+            dict, "Other things that are counted: `{board: 1}`."
+        )
+
+    model_fields: dict[str, Any] = {}
+    for declared in keys:
+        reads, default = declared.reads, declared.default
+        if declared.name == "resources":
+            reads = default = ResourceKeys
+        elif isinstance(reads, Reads):
+            reads = Annotated[object, reads]
+        model_fields[declared.name] = (reads, key(default, declared.about, declared.shown))
+    about = (
+        "A job: a script or a command, the data it needs, and where it runs.\n\n"
+        "Give exactly one of `script` and `command`. Paths start from the folder of the file."
+    )
+    return create_model("JobFile", __base__=TextSection, __doc__=about, **model_fields)
 
 
 def spec_from(
@@ -662,6 +916,8 @@ def read_spec(
     `options` has keys of the file as well and takes precedence: mappings are merged, everything
     else is replaced. Its `code` is relative to the current folder.
     """
+    from edgeloop.settings import filled_in
+
     options = dict(options or {})
     if "code" in options:
         options["code"] = str(Path(str(options["code"])).absolute())
@@ -717,8 +973,11 @@ def spec_of(
     document: Mapping[str, object], folder: Path, where: str | Origin, stem: str = "job"
 ) -> JobSpec:
     """Check everything that can be checked without a network; raises BadJob."""
+    from edgeloop._util.schema import validated
+    from edgeloop.settings import filled_in
+
     origin = Origin(where, BadJob) if isinstance(where, str) else where
-    keys = validated(JobFile, document, origin)
+    keys: Any = validated(job_file(), document, origin)
     variables = {**{name: f"${{{name}}}" for name in keys.secrets}, **keys.variables}
     filled_in(variables, origin.name)  # fails now if one is not set
     code = (folder / keys.code).expanduser().resolve()
@@ -735,25 +994,20 @@ def spec_of(
             _file_inside(keys.environment.file, code)
     except ValueError as error:
         raise origin.wrong(path, str(error)) from None
-    same = (
-        *("name", "script", "args", "outputs", "environment", "compute"),
-        *("tags", "experiment", "retries", "priority", "params", "sweep", "secrets", "edgeloop"),
-    )
-    return JobSpec(
-        code=code,
-        stem=plain_stem(stem),
-        command=command,
-        resources=keys.resources.resources(),
-        cpus_given="cpus" in keys.resources.model_fields_set,
-        timeout_s=keys.timeout,
-        grace_s=keys.grace,
-        data=tuple(item for item in keys.data if isinstance(item, str)),
-        writes=tuple(item for item in keys.writes if isinstance(item, str)),
-        sources=_places(keys.data, keys.mode),
-        targets=_places(keys.writes, "upload" if keys.mode == "download" else keys.mode),
-        variables=variables,
-        **{name: getattr(keys, name) for name in same},
-    )
+    needs = keys.resources
+    checked = {attribute: getattr(keys, key.name) for attribute, key in job_keys().items()}
+    checked |= {
+        "code": code,
+        "command": command,
+        "data": tuple(item for item in keys.data if isinstance(item, str)),
+        "sources": _places(keys.data, keys.mode),
+        "writes": tuple(item for item in keys.writes if isinstance(item, str)),
+        "targets": _places(keys.writes, "upload" if keys.mode == "download" else keys.mode),
+        "resources": Resources(needs.cpus, needs.gpus, needs.memory, needs.custom, needs.nodes),
+        "cpus_given": "cpus" in needs.model_fields_set,
+        "variables": variables,
+    }
+    return JobSpec(stem=plain_stem(stem), **checked)
 
 
 def _places(written: Sequence[str | RemotePath], mode: str) -> tuple[RemotePath, ...]:
@@ -789,8 +1043,10 @@ def _file_inside(file: str, code: Path) -> Path:
 def _overridden(
     document: Mapping[str, object], overrides: Sequence[str], origin: Origin
 ) -> tuple[dict[str, object], Origin]:
+    from edgeloop._util.schema import with_overrides
+
     return with_overrides(
-        JobFile, document, overrides, origin, example="epochs=30", texts=True, params="params"
+        job_file(), document, overrides, origin, example="epochs=30", texts=True, params="params"
     )
 
 

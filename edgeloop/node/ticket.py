@@ -82,6 +82,18 @@ class Environment:
 
 
 @dataclass(frozen=True)
+class Resources:
+    """What one job requires of one machine. `custom` names other things that a cluster counts, for
+    example boards. A job of several `nodes` requires it of each."""
+
+    cpus: float = 1.0
+    gpus: float = 0.0
+    memory_bytes: int = 0
+    custom: Mapping[str, float] = field(default_factory=dict)
+    nodes: int = 1
+
+
+@dataclass(frozen=True)
 class EarlierOutputs:
     """Outputs of another job that this one continues: those in `folder` there, to `into` here; both
     are below `outputs/`, and empty for all of it."""

@@ -27,12 +27,11 @@ from edgeloop._util.system import (
 from edgeloop._util.values import TIME_FORMS, bytes_of, seconds_of
 from edgeloop.errors import BadInput, NoSuchDataset
 from edgeloop.jobs.client import Jobs
-from edgeloop.jobs.computes.waiting import Resources
 from edgeloop.jobs.records import RUNS_FOLDER, Run
 from edgeloop.jobs.spec import ENVIRONMENT, JobSpec
 from edgeloop.models.catalog import Candidates
 from edgeloop.node.ledger import find_local
-from edgeloop.node.ticket import Environment
+from edgeloop.node.ticket import Environment, Resources
 from edgeloop.search.base import Evaluation, Evaluator, expected, value_of
 from edgeloop.search.config import CHIP, Rungs, SearchConfig, read_config
 from edgeloop.search.evaluators import (

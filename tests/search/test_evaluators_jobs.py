@@ -14,8 +14,8 @@ import pytest
 
 from edgeloop.errors import BadInput, NoSuchDataset
 from edgeloop.jobs.client import Jobs
-from edgeloop.jobs.computes.waiting import Resources
 from edgeloop.jobs.watch import outputs_of
+from edgeloop.node.ticket import Resources
 from edgeloop.search.evaluators import TrainingJobs
 from edgeloop.search.nets.architecture import Architecture
 from edgeloop.search.nets.plan import TrainingPlan

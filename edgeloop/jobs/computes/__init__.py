@@ -13,7 +13,7 @@ from edgeloop.jobs.computes.base import (
     compute_options,
     make_compute,
 )
-from edgeloop.jobs.computes.waiting import Resources
+from edgeloop.node.ticket import Resources
 
 __all__ = [
     "Compute",

@@ -20,8 +20,7 @@ from edgeloop._util.schema import Section, Text, key, validated
 from edgeloop._util.values import suggestion
 from edgeloop._util.yaml import Origin
 from edgeloop.errors import BadSetting
-from edgeloop.jobs.computes.waiting import Resources
-from edgeloop.node.ticket import Environment, Pace, State, WrapperOrder
+from edgeloop.node.ticket import Environment, Pace, Resources, State, WrapperOrder
 from edgeloop.store import Access, Blobs
 
 ENTRY_POINTS = "edgeloop.computes"

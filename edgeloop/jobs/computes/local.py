@@ -35,7 +35,6 @@ from edgeloop.jobs.computes.waiting import (
     QueueBusy,
     QueueEntry,
     QueueSnapshot,
-    Resources,
     gpu_names,
     job_environment,
     job_of,
@@ -44,7 +43,7 @@ from edgeloop.jobs.computes.waiting import (
     totals_of,
 )
 from edgeloop.node.environment import NodeEnvironment, Scratch, check_job_id
-from edgeloop.node.ticket import State
+from edgeloop.node.ticket import Resources, State
 from edgeloop.store import Blobs
 from edgeloop.store.files import open_access
 

@@ -32,8 +32,8 @@ from edgeloop.jobs.computes.base import (
     for_each,
     order_variables,
 )
-from edgeloop.jobs.computes.waiting import Resources, listed, missing
-from edgeloop.node.ticket import ORDER_VARIABLE, State
+from edgeloop.jobs.computes.waiting import listed, missing
+from edgeloop.node.ticket import ORDER_VARIABLE, Resources, State
 
 if TYPE_CHECKING:
     from http.client import HTTPMessage

@@ -21,7 +21,7 @@ from pathlib import Path
 from edgeloop._util.files import try_lock, write_atomic
 from edgeloop._util.system import THREAD_VARIABLES, start_time
 from edgeloop.errors import LocalFileError
-from edgeloop.node.ticket import from_json, to_json
+from edgeloop.node.ticket import Resources, from_json, to_json
 
 try:
     import fcntl
@@ -644,18 +644,6 @@ def show_gpus(gpus: Sequence[str]) -> None:
 
 
 _TINY = 1e-9  # sums of tenths
-
-
-@dataclass(frozen=True)
-class Resources:
-    """What one job requires of one machine. `custom` names other things that a cluster counts, for
-    example boards. A job of several `nodes` requires it of each."""
-
-    cpus: float = 1.0
-    gpus: float = 0.0
-    memory_bytes: int = 0
-    custom: Mapping[str, float] = field(default_factory=dict)
-    nodes: int = 1
 
 
 @dataclass(frozen=True)

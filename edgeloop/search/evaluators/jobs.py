@@ -34,13 +34,12 @@ from edgeloop.errors import (
 )
 from edgeloop.jobs.bundle import edgeloop_requirements
 from edgeloop.jobs.client import Jobs
-from edgeloop.jobs.computes.waiting import Resources
 from edgeloop.jobs.records import Run
 from edgeloop.jobs.spec import JobSpec
 from edgeloop.jobs.watch import discard_outputs
 from edgeloop.node.datasets import Datasets
 from edgeloop.node.ledger import Version, find_local, parse_reference
-from edgeloop.node.ticket import EarlierOutputs, Environment
+from edgeloop.node.ticket import EarlierOutputs, Environment, Resources
 from edgeloop.search.evaluators.threads import PollingEvaluator, Request, failure
 from edgeloop.search.evaluators.trainer import (
     GIVES,

@@ -21,6 +21,7 @@ from pydantic import Field
 
 from edgeloop.errors import BadName, ComputeUnavailable, Infeasible
 from edgeloop.jobs.bundle import bootstrap_command
+from edgeloop.jobs.computes import Resources
 from edgeloop.jobs.computes.base import (
     Compute,
     ComputeOptions,
@@ -28,7 +29,7 @@ from edgeloop.jobs.computes.base import (
     ObservedState,
     order_variables,
 )
-from edgeloop.jobs.computes.waiting import Resources, listed, missing
+from edgeloop.jobs.computes.waiting import listed, missing
 from edgeloop.node.ticket import State
 
 LIMIT_S = 60.0

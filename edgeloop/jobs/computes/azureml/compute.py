@@ -38,7 +38,7 @@ from edgeloop.jobs.computes.azureml.runs import (
     waited_s,
 )
 from edgeloop.jobs.computes.base import Compute, JobOrder, ObservedState, for_each
-from edgeloop.jobs.computes.waiting import Resources
+from edgeloop.node.ticket import Resources
 
 Item = TypeVar("Item")
 

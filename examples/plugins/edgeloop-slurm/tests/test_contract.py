@@ -12,7 +12,7 @@ from conftest import CPUS, Cluster
 from edgeloop.errors import BadSetting, ComputeUnavailable
 from edgeloop.jobs.computes import make_compute
 from edgeloop.jobs.computes.base import Compute
-from edgeloop.jobs.computes.waiting import Resources
+from edgeloop.node.ticket import Resources
 from edgeloop.testing import wait_until
 from edgeloop.testing.contracts.compute import ComputeContract, JobHarness
 
