@@ -176,16 +176,27 @@ def file_lock(
     if path is None:
         yield
         return
-    deadline = time.monotonic() + timeout_s
-    while (descriptor := try_lock(path, shared)) is None:
-        if time.monotonic() > deadline:
-            reason = f"{path} has been in use by another process for {timeout_s:g} s: is it stuck?"
-            raise Conflict(reason=reason)
-        time.sleep(_POLL_S)
+    descriptor = wait_for_lock(path, timeout_s, shared)
+    if descriptor is None:
+        reason = f"{path} has been in use by another process for {timeout_s:g} s: is it stuck?"
+        raise Conflict(reason=reason)
     try:
         yield
     finally:
         os.close(descriptor)
+
+
+def wait_for_lock(
+    path: Path, timeout_s: float, shared: bool = False, poll_s: float = _POLL_S
+) -> int | None:
+    """A descriptor that holds the lock until it is closed; None if another process still holds it
+    after `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        descriptor = try_lock(path, shared)
+        if descriptor is not None or time.monotonic() >= deadline:
+            return descriptor
+        time.sleep(poll_s)
 
 
 def try_lock(path: Path, shared: bool = False) -> int | None:

@@ -1,8 +1,9 @@
-"""Trying again after a failure that may pass: with growing delays, and with an end.
+"""Retries: exponential backoff with jitter, and always an end.
 
-A service that is asked too much answers 429 or 503, often with the time to wait. Asking again at
-once makes it worse, and a thousand runners that come back at the same second do so too. So there is
-one pause per service and process (`RateLimit`), and everybody leaves it at a moment of their own.
+`retry` repeats what may succeed a moment later. `RateLimit` is for services that answer 429 or 503,
+often with the time to wait: asking again at once makes it worse, and so do a thousand runners that
+return in the same second. So there is one pause per service and process, and each thread leaves it
+at a random moment.
 """
 
 from __future__ import annotations
@@ -38,20 +39,24 @@ def retry(
     patience_s: float,
     first_s: float = 0.5,
     longest_s: float = 15.0,
-    sleep: Callable[[float], object] = time.sleep,
-    clock: Callable[[], float] = time.monotonic,
+    most_tries: int | None = None,
+    unless: Callable[[Exception], bool] = lambda error: False,
 ) -> Result:
-    """What `action` returns. An error of the kinds in `on` is tried again until `patience_s` have
-    passed, then raised; any other is raised at once."""
-    deadline = clock() + patience_s
-    for delay in delays(first_s, longest_s):
+    """The result of `action`, which is repeated after errors of the kinds in `on`.
+
+    Such an error is raised once `patience_s` have passed, at the last of `most_tries`, and at once
+    if `unless` says so. Any other error is raised at once.
+    """
+    deadline = time.monotonic() + patience_s
+    for tries, delay in enumerate(delays(first_s, longest_s), start=1):
         try:
             return action()
-        except on:
-            left = deadline - clock()
-            if left <= 0:
+        except on as error:
+            left = deadline - time.monotonic()
+            if left <= 0 or tries == most_tries or unless(error):
                 raise
-        sleep(min(delay, left))
+        # Jitter: processes that failed at the same moment should not return at the same moment.
+        time.sleep(min(delay * random.uniform(0.5, 1.0), left))
     raise AssertionError("delays never end")
 
 

@@ -85,8 +85,7 @@ def unknown_key(
     if not above and last in (leaves := _leaves(schema)):
         hint = f"did you mean {leaves[last]!r}?"
     else:
-        hint = suggestion(last, names)
-        hint = hint.replace("mean '", f"mean '{''.join(f'{part}.' for part in above)}", 1)
+        hint = suggestion(last, names, prefix="".join(f"{part}." for part in above))
     return origin.at(path, f"unknown key {key!r}: {hint}")
 
 

@@ -102,13 +102,26 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def suggestion(name: str, known: Iterable[str], otherwise: str = "known keys are") -> str:
-    """`did you mean 'epochs'?`, or all of them where none is near."""
+def close_names(name: str, names: Iterable[str], most: int = 1) -> list[str]:
+    """The names that are most like a mistyped one, the closest first."""
     from difflib import get_close_matches
 
-    known = list(known)
-    near = get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"{otherwise} {', '.join(known)}."
+    return get_close_matches(name, list(names), n=most)
+
+
+def did_you_mean(name: str, names: Iterable[str], otherwise: str = "", prefix: str = "") -> str:
+    """`did you mean 'epochs'?`, or `otherwise` if no name is close. The name is shown after the
+    `prefix`, such as that of the section it is in."""
+    close = close_names(name, names)
+    return f"did you mean {prefix + close[0]!r}?" if close else otherwise
+
+
+def suggestion(
+    name: str, names: Iterable[str], otherwise: str = "known keys are", prefix: str = ""
+) -> str:
+    """`did you mean 'epochs'?`, or all names if none is close."""
+    names = list(names)
+    return did_you_mean(name, names, f"{otherwise} {', '.join(names)}.", prefix)
 
 
 @dataclass(frozen=True)

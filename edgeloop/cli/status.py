@@ -227,13 +227,11 @@ def _checked_sort(sort: str, rows: Sequence[Values]) -> str:
 
 
 def _known(name: str, known: Sequence[str]) -> str:
-    from difflib import get_close_matches
-
+    from edgeloop._util.values import did_you_mean
     from edgeloop.errors import BadInput
 
     if name not in known:
-        near = get_close_matches(name, known, 1)
-        hint = f"did you mean {near[0]!r}?" if near else "'edgeloop status --json' shows all."
+        hint = did_you_mean(name, known, "'edgeloop status --json' shows all.")
         raise BadInput(reason=f"there is no column {name!r}; {hint}")
     return name
 

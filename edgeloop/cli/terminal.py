@@ -13,13 +13,12 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from edgeloop._util.values import plural
+from edgeloop._util.values import close_names, did_you_mean, plural, suggestion
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichBar
@@ -510,10 +509,9 @@ def no_models(workspace: Workspace, tag: str | None = None, is_filtered: bool = 
     if not others:
         where = f"experiment '{experiment}' ({place})"
         return f"No models yet in {where}. Next: edgeloop upload MODEL.onnx"
-    near = get_close_matches(experiment, others, n=1)
-    if near:
-        count = f"{others[near[0]]} models" if others[near[0]] != "1" else "1 model"
-        return f"No models in experiment '{experiment}'; did you mean '{near[0]}' ({count})?"
+    for close in close_names(experiment, others):
+        count = f"{others[close]} models" if others[close] != "1" else "1 model"
+        return f"No models in experiment '{experiment}'; did you mean '{close}' ({count})?"
     return f"No models in experiment '{experiment}'; {_listed(others)}. Choose with --experiment."
 
 
@@ -540,8 +538,9 @@ def _instead(workspace: Workspace, error: NoSuchModel) -> str:
 
     name = str(error.fields["pattern"])
     names = [row.key for row in workspace.store.models(workspace.experiment).query()]
-    if near := get_close_matches(name, names, n=1):
-        return f"; did you mean {near[0]!r}?"
+    hint = did_you_mean(name, names)
+    if hint:
+        return f"; {hint}"
     others = models_elsewhere(workspace)
     if not is_pattern(name) and can_be_key(name):
         for other in list(others)[:_MOST_EXPERIMENTS]:
@@ -556,7 +555,6 @@ def _no_match(workspace: Workspace, tag: str | None, is_filtered: bool) -> str:
     """There are models, and none is what was asked for."""
     if tag is None or is_filtered:
         return "No model matches. 'edgeloop status' shows all."
-    from edgeloop._util.values import suggestion
     from edgeloop.models.catalog import tags_of
 
     tags = sorted({str(each) for row in workspace.find(()) for each in tags_of(row.values)})

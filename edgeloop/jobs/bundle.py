@@ -50,6 +50,7 @@ _WRAPPER_MAIN = (
 _WAITER_FILES = (
     "errors.py",
     "_util/files.py",
+    "_util/retry.py",
     "_util/system.py",
     "_util/values.py",
     "jobs/computes/waiting.py",

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import difflib
 import json
 import os
 import re
@@ -32,6 +31,7 @@ from urllib.parse import quote
 from edgeloop._util.files import write_atomic, write_private
 from edgeloop._util.redact import redact
 from edgeloop._util.system import ordered_map, user_name
+from edgeloop._util.values import did_you_mean
 from edgeloop.errors import BadInput, BadName, BlobMissing, JobNameTaken, LocalFileError, NoSuchJob
 from edgeloop.jobs.secrets import with_values
 from edgeloop.jobs.spec import MADE_NAME_LIMIT, check_job_name
@@ -435,8 +435,8 @@ def _named(runs: list[Run], pattern: str, folder: Path) -> tuple[list[Run], bool
                 return matches, False
     if not found:
         name = _without_folder(pattern, folder) or Path(pattern).name
-        near = difflib.get_close_matches(name, [run.name for run in runs], n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else "."
+        hint = did_you_mean(name, [run.name for run in runs])
+        hint = f"; {hint}" if hint else "."
         raise NoSuchJob(pattern=pattern, folder=folder.absolute(), hint=hint)
     return found, True
 

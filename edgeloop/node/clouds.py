@@ -14,7 +14,6 @@ import hmac
 import http.client
 import json
 import os
-import random
 import re
 import ssl
 import threading
@@ -29,7 +28,7 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
-from edgeloop._util.retry import asked_pause, delays, limit_of
+from edgeloop._util.retry import asked_pause, limit_of, retry
 from edgeloop._util.system import ordered_map
 from edgeloop.node.identity import plain_http_allowed, token_endpoint
 
@@ -318,18 +317,24 @@ def persistently(send: Callable[[], Answer], service: str) -> Answer:
 
 
 def _repeated(send: Callable[[], Answer]) -> Answer:
-    deadline = time.monotonic() + RETRY_LIMIT_S
-    for number, delay in enumerate(delays(0.1, 15.0)):
-        is_last = number >= MOST_RETRIES or time.monotonic() + delay > deadline
-        try:
-            answer = send()
-            if answer.status not in _RETRIED or is_last:
-                return answer
-        except Unreachable:
-            if is_last:
-                raise
-        time.sleep(delay * random.uniform(0.5, 1.0))
-    raise AssertionError("delays never end")
+    def once() -> Answer:
+        answer = send()
+        if answer.status in _RETRIED:
+            raise _TryAgain(answer)
+        return answer
+
+    tries = MOST_RETRIES + 1
+    try:
+        return retry(once, (Unreachable, _TryAgain), RETRY_LIMIT_S, first_s=0.1, most_tries=tries)
+    except _TryAgain as last:
+        return last.answer
+
+
+class _TryAgain(Exception):
+    """An answer that may be another one a moment later."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
 
 
 def _place(parts: SplitResult) -> tuple[str, int]:

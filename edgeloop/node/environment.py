@@ -18,12 +18,11 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edgeloop._util.files import file_lock, home_folder, mark_used, try_lock, write_atomic
+from edgeloop._util.files import file_lock, home_folder, mark_used, wait_for_lock, write_atomic
 from edgeloop._util.redact import redact
 from edgeloop.errors import BadInput, BadName, BlobMissing, Conflict
 from edgeloop.node.ticket import (
@@ -247,7 +246,6 @@ class EnvironmentBuilder:
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _NOTE = "keeper.json"  # the name since the first version
-_POLL_S = 0.05
 _REMEMBERED = 64
 _OWN = "edgeloop:"
 _LONGEST_LINE = 300
@@ -315,10 +313,7 @@ class Scratch:
     @contextlib.contextmanager
     def locked(self, wait_s: float = 0.0) -> Iterator[bool]:
         """Whether this is the only supervisor; the lock is released when its process ends."""
-        deadline = time.monotonic() + wait_s
-        path = self.folder / "lock"
-        while (lock := try_lock(path)) is None and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
+        lock = wait_for_lock(self.folder / "lock", wait_s)
         try:
             yield lock is not None
         finally:

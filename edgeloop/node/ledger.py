@@ -26,7 +26,6 @@ than any clock is wrong.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import gzip
 import hashlib
 import io
@@ -44,6 +43,7 @@ from pathlib import Path
 from typing import NamedTuple, Tuple
 
 from edgeloop._util.files import make_folder, memory_of, write_atomic
+from edgeloop._util.values import close_names
 from edgeloop.errors import (
     BadInput,
     BadName,
@@ -487,8 +487,8 @@ def only_one(name: str, found: list[str]) -> str:
 def suggestion(name: str, known: Iterable[str]) -> str:
     by_last = {entry.rpartition("/")[2]: entry for entry in known}
     by_last.update({entry: entry for entry in by_last.values()})
-    near = difflib.get_close_matches(name, by_last, n=1)
-    return f" (did you mean {by_last[near[0]]!r}?)" if near else ""
+    close = close_names(name, by_last)
+    return f" (did you mean {by_last[close[0]]!r}?)" if close else ""
 
 
 def find_local(project: Path, text: str) -> tuple[str, Path]:

@@ -9,7 +9,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, Literal
@@ -17,6 +16,7 @@ from uuid import uuid4
 
 from edgeloop._util.health import HealthCheck
 from edgeloop._util.redact import redact
+from edgeloop._util.values import did_you_mean
 from edgeloop.errors import (
     BadSetting,
     ComputeRefused,
@@ -187,9 +187,8 @@ class _Planner:
             self._sizes = list_sizes(self._connection)
         if not self._sizes or wanted.size.upper() in self._sizes:
             return ""
-        near = get_close_matches(wanted.size.upper(), self._sizes, n=1)
-        hint = f": did you mean {near[0]}?" if near else ""
-        return f"unknown size {wanted.size} in the workspace's region{hint}"
+        hint = did_you_mean(wanted.size.upper(), self._sizes)
+        return f"unknown size {wanted.size} in the workspace's region{': ' if hint else ''}{hint}"
 
 
 def _fixed_differences(desired: DesiredCluster, existing: Any) -> Iterator[str]:

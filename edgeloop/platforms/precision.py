@@ -24,7 +24,7 @@ from pydantic import Field, field_validator
 
 from edgeloop._util.files import sha256_of, write_atomic
 from edgeloop._util.schema import Section, validated
-from edgeloop._util.values import suggestion
+from edgeloop._util.values import did_you_mean, suggestion
 from edgeloop._util.yaml import Origin, read_document
 from edgeloop.errors import BadInput, BadSetting, LocalFileError, PlanMisfit
 
@@ -150,7 +150,8 @@ class PrecisionPlan(Section):
         offered = {**dict.fromkeys(activations, (8, 16)), **dict.fromkeys(weights, (4, 8))}
         for name, bits in self.bits.items():
             if name not in offered:
-                near = suggestion(name, offered) if len(offered) < 20 else _near(name, offered)
+                is_short = len(offered) < 20  # else without a list of hundreds of names
+                near = (suggestion if is_short else did_you_mean)(name, offered)
                 reason = f"the precision file names the tensor {name!r}, which the model has not"
                 raise PlanMisfit(reason=f"{reason}: {near}" if near else f"{reason}.")
             if bits not in offered[name]:
@@ -158,14 +159,6 @@ class PrecisionPlan(Section):
                 allowed = " or ".join(map(str, offered[name]))
                 reason = f"the precision file gives {name!r} {bits} bits, but it is {kind}: "
                 raise PlanMisfit(reason=f"{reason}{allowed} are possible")
-
-
-def _near(name: str, known: Iterable[str]) -> str:
-    """Without a list of hundreds of names."""
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, list(known), n=1)
-    return f"did you mean {near[0]!r}?" if near else ""
 
 
 def parse_precision(text: str) -> Precision | PrecisionPlan:

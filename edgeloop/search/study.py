@@ -12,7 +12,6 @@ import csv
 import json
 import math
 import shutil
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -1003,7 +1002,7 @@ def patiently(action: Callable[[], Result], patience_s: float = PATIENCE_S) -> R
             reason = "its database does not answer"
             raise StoreUnavailable(store="with the study", reason=reason) from None
 
-    return retry(attempt, StoreUnavailable, patience_s, longest_s=10.0, sleep=time.sleep)
+    return retry(attempt, StoreUnavailable, patience_s, longest_s=10.0)
 
 
 def _is_away(error: Exception) -> bool:

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import re
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from edgeloop._util.retry import PATIENCE_S, delays, limit_of
+from edgeloop._util.retry import PATIENCE_S, limit_of, retry
 from edgeloop.errors import (
     BadSetting,
     BlobMissing,
@@ -302,15 +300,18 @@ class ObjectBlobs(Blobs):
         return answer
 
     def _repeated(self, key: str, action: Callable[[], Item]) -> Item:
-        for number, delay in enumerate(delays(FIRST_DELAY_S)):
-            try:
-                with self._our_errors(key):
-                    return action()
-            except StoreUnavailable as error:
-                if isinstance(error, StoreLimited) or number >= REPEATS:
-                    raise
-            time.sleep(delay * random.uniform(0.5, 1.0))
-        raise AssertionError("delays never end")
+        def once() -> Item:
+            with self._our_errors(key):
+                return action()
+
+        return retry(
+            once,
+            StoreUnavailable,
+            PATIENCE_S,
+            first_s=FIRST_DELAY_S,
+            most_tries=REPEATS + 1,
+            unless=lambda error: isinstance(error, StoreLimited),
+        )
 
     def _guarded(self, key: str, items: Iterator[Item]) -> Iterator[Item]:
         """The stream's own errors become ours; those of whoever consumes it stay theirs."""

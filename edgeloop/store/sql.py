@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from edgeloop._util.files import make_folder
+from edgeloop._util.retry import retry
 from edgeloop.errors import (
     BadInput,
     EdgeloopError,
@@ -926,15 +927,14 @@ def _open(file: Path | str, timeout: float = BUSY_TIMEOUT_S) -> sqlite3.Connecti
 def _switch_to_wal(connection: sqlite3.Connection) -> None:
     """Two processes that switch a new file at once get 'locked' without SQLite's usual waiting, so
     the waiting is done here."""
-    deadline = time.monotonic() + BUSY_TIMEOUT_S
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode=WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > deadline:
-                raise
-            time.sleep(0.02)
+    retry(
+        lambda: connection.execute("PRAGMA journal_mode=WAL"),
+        sqlite3.OperationalError,
+        BUSY_TIMEOUT_S,
+        first_s=0.02,
+        longest_s=0.02,
+        unless=lambda error: "locked" not in str(error),
+    )
 
 
 @contextlib.contextmanager

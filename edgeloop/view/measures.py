@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 
+from edgeloop._util.values import did_you_mean
 from edgeloop.errors import BadInput
 from edgeloop.models.columns import (
     COLUMNS,
@@ -89,8 +89,8 @@ def objective(column: str, goal: str | None = None) -> ColumnObjective:
     chosen = goal or measure_of(column).goal
     if chosen not in ("min", "max"):
         with_goal = [name for name in column_names() if column_of(name).goal]
-        near = get_close_matches(column, with_goal, 1)
-        hint = f"; or did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(column, with_goal)
+        hint = f"; or {hint}" if hint else ""
         reason = f"say whether less or more of {column!r} is better: {column}:min or {column}:max"
         raise BadInput(reason=reason + hint)
     return ColumnObjective(column, chosen)  # type: ignore[arg-type]
@@ -101,8 +101,8 @@ def check_columns(rows: Iterable[Row], objectives: Iterable[ColumnObjective]) ->
     present = {name for row in rows for name in row} | COLUMNS.keys()
     for item in objectives:
         if item.column not in present:
-            near = get_close_matches(item.column, [*present, *column_names()], 1)
-            hint = f"did you mean {near[0]!r}?" if near else "'edgeloop status --json' shows all."
+            names = [*present, *column_names()]
+            hint = did_you_mean(item.column, names, "'edgeloop status --json' shows all.")
             raise BadInput(reason=f"there is no column {item.column!r}; {hint}")
 
 

@@ -172,8 +172,9 @@ def test_what_fails_does_not_keep_the_rest_from_being_made(project: Project):
 def test_a_size_that_azure_does_not_have_is_said_before_anything_is_made(project: Project):
     project.write(computes={"gpu": {**GPU, "size": "STANDARD_NC6_V3"}})
     said = project.run("setup", "--dry-run")
-    assert f"unknown size STANDARD_NC6_V3 in the workspace's region: did you mean {GPU_SIZE}?" in (
-        said.out
+    assert (
+        f"unknown size STANDARD_NC6_V3 in the workspace's region: did you mean {GPU_SIZE!r}?"
+        in (said.out)
     )
 
 

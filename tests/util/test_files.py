@@ -7,9 +7,11 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from edgeloop._util import retry as retrying
 from edgeloop._util.files import file_lock, replacing, try_lock, write_atomic
 from edgeloop._util.retry import delays, retry
 from edgeloop._util.system import ordered_map
@@ -84,21 +86,45 @@ class Ticking:
         self.now += seconds
 
 
-def test_a_retry_waits_longer_each_time_and_ends():
-    clock, calls = Ticking(), []
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Ticking:
+    """Without jitter, so that delays can be compared."""
+    ticking = Ticking()
+    monkeypatch.setattr(retrying, "random", SimpleNamespace(uniform=lambda _, most: most))
+    time = SimpleNamespace(monotonic=lambda: ticking.now, sleep=ticking.sleep)
+    monkeypatch.setattr(retrying, "time", time)
+    return ticking
+
+
+def test_a_retry_waits_longer_each_time_and_ends(clock: Ticking):
+    calls = []
 
     def fail() -> None:
         calls.append(clock.now)
         raise OSError("away")
 
     with pytest.raises(OSError, match="away"):
-        retry(fail, OSError, 10, 1, 4, sleep=clock.sleep, clock=lambda: clock.now)
+        retry(fail, OSError, 10, 1, 4)
     assert clock.slept == [1, 2, 4, 3]
     assert calls == [0, 1, 3, 7, 10]
 
 
-def test_a_retry_returns_the_first_result_and_passes_other_errors_on():
-    clock = Ticking()
+def test_a_retry_ends_after_so_many_tries_or_at_an_error_that_will_not_pass(clock: Ticking):
+    calls = []
+
+    def fail() -> None:
+        calls.append(clock.now)
+        raise OSError("away")
+
+    with pytest.raises(OSError, match="away"):
+        retry(fail, OSError, 100, 1, most_tries=3)
+    assert calls == [0, 1, 3]
+    with pytest.raises(OSError, match="away"):
+        retry(fail, OSError, 100, 1, unless=lambda error: "away" in str(error))
+    assert len(calls) == 4
+
+
+def test_a_retry_returns_the_first_result_and_passes_other_errors_on(clock: Ticking):
     outcomes = iter([OSError("away"), "done"])
 
     def sometimes() -> str:
@@ -107,9 +133,9 @@ def test_a_retry_returns_the_first_result_and_passes_other_errors_on():
             raise outcome
         return outcome
 
-    assert retry(sometimes, OSError, 10, sleep=clock.sleep, clock=lambda: clock.now) == "done"
+    assert retry(sometimes, OSError, 10) == "done"
     with pytest.raises(StopIteration):
-        retry(sometimes, OSError, 10, sleep=clock.sleep, clock=lambda: clock.now)
+        retry(sometimes, OSError, 10)
     assert clock.slept == [0.5]
 
 

@@ -15,11 +15,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 from urllib.parse import quote, urlsplit
 
 from pydantic import Field, StrictBool
 
+from edgeloop._util.retry import retry
 from edgeloop._util.schema import Text, key
 from edgeloop._util.values import Reads, text
 from edgeloop.errors import BadSetting, ComputeUnavailable, Infeasible
@@ -55,7 +56,7 @@ _NODES_KNOWN_FOR_S = 30.0
 _LOG_LIMIT_BYTES = 16 * 1024 * 1024
 _MOST_NODES = 10_000
 _LIMIT_S = 30.0
-_PAUSES_S = (0.2, 0.8)  # between attempts; a restarting head takes longer, which is an error
+_TRIES, _PATIENCE_S = 3, 60.0  # a restarting head takes longer, which is an error
 _LARGEST_ANSWER = 256 * 1024 * 1024
 _LONGEST_SENTENCE = 300
 
@@ -399,19 +400,25 @@ class Dashboard:
         from http.client import HTTPException
         from urllib.error import HTTPError
 
-        for pause in (*_PAUSES_S, None):
+        def once() -> bytes:
             try:
                 with self._opener().open(self._request(method, path, body), timeout=_LIMIT_S) as it:
                     return bytes(it.read(limit_bytes))
             except HTTPError as error:
                 with error:
                     self._judge(error.code, error.read(1 << 20).decode(errors="replace"))
-            except (OSError, HTTPException) as error:
-                late = isinstance(getattr(error, "reason", error), TimeoutError)
-                if late or pause is None:
-                    raise self._unavailable(error) from None
-                time.sleep(pause)
-        raise AssertionError("the last attempt returns or raises")
+
+        try:
+            return retry(
+                once,
+                (OSError, HTTPException),
+                _PATIENCE_S,
+                first_s=0.3,
+                most_tries=_TRIES,
+                unless=lambda error: isinstance(getattr(error, "reason", error), TimeoutError),
+            )
+        except (OSError, HTTPException) as error:
+            raise self._unavailable(error) from None
 
     def ask_json(self, method: str, path: str, body: object = None) -> Any:
         content = self.ask(method, path, body)
@@ -454,7 +461,7 @@ class Dashboard:
             context.verify_mode = ssl.CERT_NONE
         return build_opener(Stay, HTTPSHandler(context=context))
 
-    def _judge(self, status: int, text: str) -> None:
+    def _judge(self, status: int, text: str) -> NoReturn:
         if status in (401, 403) or 300 <= status < 400:
             reason = f"{self.address} refuses access (status {status}): check 'headers'"
             raise BadSetting(where=f"computes.{self.compute}", reason=reason)

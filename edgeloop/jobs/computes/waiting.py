@@ -18,7 +18,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from edgeloop._util.files import try_lock, write_atomic
+from edgeloop._util.files import wait_for_lock, write_atomic
+from edgeloop._util.retry import retry
 from edgeloop._util.system import THREAD_VARIABLES, start_time
 from edgeloop.errors import LocalFileError
 from edgeloop.node.ticket import Resources, from_json, to_json
@@ -210,7 +211,7 @@ UNREADABLE = "its entry in the queue of this machine cannot be read: submit the 
 _MIDDLE_PRIORITY = 10**9  # so that negative priorities sort as text
 _LOCK_LIMIT_S = 20.0
 _LOCK_POLL_S = 0.002
-_END_TRIES, _END_PAUSE_S = 30, 2.0
+_END_PATIENCE_S = 60.0
 
 
 class QueueBusy(Exception):
@@ -352,16 +353,16 @@ class JobQueue:
             self._wake_first()
 
     def end_surely(self, job: str, exit_code: int) -> None:
-        """The same, tried again for a while: somebody may hold the lock, or the disk be full."""
-        for attempt in range(_END_TRIES):
-            try:
-                return self.end(job, exit_code)
-            except (OSError, QueueBusy) as error:
-                if attempt == _END_TRIES - 1 or isinstance(error, FileNotFoundError):
-                    sys.stderr.write(f"the end of this job could not be noted: {error}\n")
-                    return None
-            time.sleep(_END_PAUSE_S)
-        return None
+        """The same, retried for a while: another process may hold the lock, or the disk be full."""
+        try:
+            retry(
+                lambda: self.end(job, exit_code),
+                (OSError, QueueBusy),
+                _END_PATIENCE_S,
+                unless=lambda error: isinstance(error, FileNotFoundError),
+            )
+        except (OSError, QueueBusy) as error:
+            sys.stderr.write(f"the end of this job could not be noted: {error}\n")
 
     def remove_dead(self, job: str) -> None:
         """Take a dead job out of the queue."""
@@ -503,21 +504,16 @@ class JobQueue:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        deadline = time.monotonic() + _LOCK_LIMIT_S
-        while (lock := self._try_lock()) is None:
-            if time.monotonic() > deadline:
-                raise QueueBusy
-            time.sleep(_LOCK_POLL_S)
+        try:
+            lock = wait_for_lock(self.folder / "lock", _LOCK_LIMIT_S, poll_s=_LOCK_POLL_S)
+        except LocalFileError as error:
+            raise OSError(str(error)) from None
+        if lock is None:
+            raise QueueBusy
         try:
             yield
         finally:
             os.close(lock)
-
-    def _try_lock(self) -> int | None:
-        try:
-            return try_lock(self.folder / "lock")
-        except LocalFileError as error:
-            raise OSError(str(error)) from None
 
     def _write(self, file: Path, entry: QueueEntry) -> None:
         """Through a file outside of `waiting/` and `running/`, whose names are all jobs. If there

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgeloop._util.files import try_lock, write_atomic
+from edgeloop._util.files import try_lock, wait_for_lock, write_atomic
 from edgeloop._util.redact import redact
 from edgeloop._util.system import available_cpus, python_module
 from edgeloop.errors import BadInput, ComputeUnavailable, EdgeloopError
@@ -247,11 +247,9 @@ def run_supervisor(settings: Settings, name: str, stop: threading.Event) -> None
 
 
 def _locked(path: Path) -> int:
-    deadline = time.monotonic() + _LOCK_S
-    while (lock := try_lock(path)) is None:
-        if time.monotonic() > deadline:
-            raise BadInput(reason="this machine has a supervisor of that fleet already")
-        time.sleep(0.05)
+    lock = wait_for_lock(path, _LOCK_S)
+    if lock is None:
+        raise BadInput(reason="this machine has a supervisor of that fleet already")
     return lock
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
+from edgeloop._util.values import did_you_mean
 from edgeloop._util.yaml import read_yaml
 from edgeloop.errors import BadInput, MissingExtra
 
@@ -61,9 +61,9 @@ def find_chip(name: str) -> Chip:
     wanted = name.strip().lower().replace(" ", "-").replace("_", "-")
     if wanted in chips():
         return chips()[wanted]
-    near = get_close_matches(wanted, chips(), n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    raise BadInput(reason=f"there is no chip {name!r}: {hint}Known are {', '.join(chips())}.")
+    hint = did_you_mean(wanted, chips())
+    known = f"{hint} Known are" if hint else "Known are"
+    raise BadInput(reason=f"there is no chip {name!r}: {known} {', '.join(chips())}.")
 
 
 # Qualcomm's libraries in the package onnxruntime-qnn, and whether this system can load them.

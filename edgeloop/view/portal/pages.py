@@ -13,7 +13,6 @@ import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +23,7 @@ from fastapi.requests import Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from markupsafe import Markup, escape
 
-from edgeloop._util.values import interval_text, latency_text, size_text
+from edgeloop._util.values import close_names, interval_text, latency_text, size_text
 from edgeloop.errors import NotFound
 from edgeloop.models.columns import AGREEMENT_COLUMNS, LATENCY
 from edgeloop.view.drawing import FONT_FILES, FONTS
@@ -170,13 +169,13 @@ def _near(portal: Portal, request: Request) -> list[tuple[str, str]]:
     """Experiments or models with names like the one in the address, with links to them."""
     asked = _experiment(request)
     if asked and not _known_experiment(portal, request):
-        names = get_close_matches(asked[:LONGEST_NAME], portal.experiments(), n=3)
+        names = close_names(asked[:LONGEST_NAME], portal.experiments(), most=3)
         names = names or list(portal.experiments())[:MOST_NEAR]
         return [(name, f"/?{urlencode({'experiment': name})}") for name in names]
     prefix, _, name = request.scope["path"].partition("/models/")
     if prefix or not name:
         return []
-    models = get_close_matches(name[:LONGEST_NAME], portal.rows(asked).rows, n=3)
+    models = close_names(name[:LONGEST_NAME], portal.rows(asked).rows, most=3)
     return [(model, link_of(request)(f"/models/{quote(model, safe='')}")) for model in models]
 
 
