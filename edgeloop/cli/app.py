@@ -346,9 +346,6 @@ def dataset_folder(given: Path | None, settings: Settings) -> Path | None:
     """The folder that --dataset or the settings name: a path from here (in `edgeloop.yaml`: from
     the project), or the name of a dataset of the project, such as `working/faces128`. Whole, so
     that messages say where something was looked for."""
-    from edgeloop.errors import EdgeloopError
-    from edgeloop.node.ledger import find_local
-
     text = str(given or settings.dataset)
     if given is None and not settings.dataset:
         return None
@@ -358,6 +355,8 @@ def dataset_folder(given: Path | None, settings: Settings) -> Path | None:
     for base in bases:
         if (base / path).exists():
             return base / path
+    from edgeloop.node.ledger import find_local
+
     with contextlib.suppress(EdgeloopError):
         return find_local(settings.project, text)[1]
     return bases[0] / path

@@ -176,9 +176,7 @@ def runner(
     Example: edgeloop runner --device htp:qcs8550 --dataset faces --drain
     """
     from dataclasses import replace
-    from functools import partial
 
-    from edgeloop.operate.gc import reclaim_orphans
     from edgeloop.runner.loop import RunnerOptions, run
     from edgeloop.tuning.recovery import parse_steps
     from edgeloop.workspace import Workspace
@@ -212,7 +210,12 @@ def runner(
     reports: list[RunnerEvent] = []
     missing_store(settings, makes=False)
     with Workspace(settings) as workspace, noting_rows_left_out(once or drain):
-        reclaim = partial(reclaim_orphans, workspace)
+
+        def reclaim() -> None:
+            from edgeloop.operate.gc import reclaim_orphans
+
+            reclaim_orphans(workspace)
+
         if as_json:
             totals = run(workspace, options, reports.append, reclaim)
         else:
