@@ -34,9 +34,9 @@ from edgeloop.models.leases import Leases
 from edgeloop.models.plan import default_plan, utc
 from edgeloop.operate.fleet.records import Bounds, ExperimentShare, Fleets, FleetSpec
 from edgeloop.operate.fleet.supervisor import FleetSupervisor
-from edgeloop.runner.coordinator import Backoff, Coordinator, DeviceSessions
+from edgeloop.runner.coordinator import Coordinator, DeviceSessions
 from edgeloop.runner.presence import Presence, RunnerEvent
-from edgeloop.runner.worker import Worker
+from edgeloop.runner.worker import RunnerContext, Worker
 
 LINUX = ("quantize", "onnx")
 _KINDS = ("device", "device-accuracy", "device-float")
@@ -220,11 +220,17 @@ class Simulation:
     def _serve(self, machine: Machine) -> None:
         """As `runner.loop.run`: workers side by side, and the runner's row in the registry."""
         workspace = self._workspace(machine.node)
-        crew = (
-            self._board_crew(machine, workspace)
-            if machine.is_board
-            else [self._worker(machine, workspace, "", LINUX)]
+        context = RunnerContext(
+            workspace,
+            SimFolder(),  # type: ignore[arg-type]
+            machine.stopping,  # type: ignore[arg-type]
+            self._report,
+            cpus=OwnCpus(),  # type: ignore[arg-type]
         )
+        if machine.is_board:
+            crew = self._board_crew(machine, context)
+        else:
+            crew = [Worker(context, equipment_with(None), LINUX)]
         coordinator = Coordinator(len(crew))
         presence = Presence(workspace, crew, "snpe", (), self._report)
         self.kernel.spawn(presence._run)
@@ -238,42 +244,14 @@ class Simulation:
         except EdgeloopError as error:
             self.notes[type(error).__name__] += 1  # it is shown as dead, and forgotten
 
-    def _board_crew(self, machine: Machine, workspace: SimWorkspace) -> list[Worker]:
+    def _board_crew(self, machine: Machine, context: RunnerContext) -> list[Worker]:
         name = machine.order.device
         board = SimBoard(self.kernel, name, self.assumed["board_transfer_s"])
-        shared = (Backoff(), DeviceSessions())
+        sessions = DeviceSessions()
         return [
-            self._worker(machine, workspace, name, DEVICE, device, hand, *shared)
+            Worker(context, equipment_with(device), DEVICE, name, hand, sessions)
             for hand, device in enumerate((board, board.open_session()))
         ]
-
-    def _worker(
-        self,
-        machine: Machine,
-        workspace: SimWorkspace,
-        served: str,
-        capabilities: tuple[str, ...],
-        device: SimBoard | None = None,
-        hand: int | None = None,
-        backoff: Backoff | None = None,
-        sessions: DeviceSessions | None = None,
-    ) -> Worker:
-        node = machine.node.name
-        return Worker(
-            f"{node}/{served}" if served else f"{node}:runner",
-            workspace,
-            equipment_with(device),
-            SimFolder(),  # type: ignore[arg-type]
-            capabilities,
-            _any_model,
-            machine.stopping,  # type: ignore[arg-type]
-            self._report,
-            backoff,
-            hand,
-            served,
-            sessions,
-            cpus=OwnCpus(),  # type: ignore[arg-type]
-        )
 
     def _work(self, machine: Machine, worker: Worker, coordinator: Coordinator) -> VirtualEvent:
         ended = VirtualEvent(self.kernel)
@@ -354,10 +332,6 @@ class Simulation:
             notes=self.notes,
             left_s=self._work_s(),
         )
-
-
-def _any_model(model: str) -> bool:
-    return True
 
 
 def _kind(text: str) -> str:

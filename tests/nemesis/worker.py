@@ -30,7 +30,7 @@ from edgeloop.runner.coordinator import Coordinator
 from edgeloop.runner.presence import RunnerEvent
 from edgeloop.runner.resources import CpuPool, WorkFolder
 from edgeloop.runner.stages.base import Assignment, Equipment, Result
-from edgeloop.runner.worker import Worker
+from edgeloop.runner.worker import RunnerContext, Worker
 from edgeloop.settings import Settings
 from edgeloop.store import Record, Table, Value, Values
 from edgeloop.workspace import Workspace
@@ -273,17 +273,14 @@ def main(folder: str, slot: str, seed: str, work_s: str) -> None:
         work_folder = WorkFolder(Path(os.environ["NEMESIS_WORK"]))
     except EdgeloopError:  # its disk is full
         sys.exit(GAVE_UP_STARTING)
-    runner = Worker(
-        f"{name}:runner",
+    context = RunnerContext(
         workspace,
-        cast("Equipment", SimpleNamespace(device=device)),
         work_folder,
-        CAPABILITIES,
-        lambda model: True,
         threading.Event(),
         lambda event: _say(history, event),
         cpus=OwnCpus(),
     )
+    runner = Worker(context, cast("Equipment", SimpleNamespace(device=device)), CAPABILITIES)
     (Path(folder) / f"up-{slot}-{seed}").touch()
     runner.run(Coordinator(1), drain=False)
 

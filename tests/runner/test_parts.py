@@ -29,7 +29,7 @@ from edgeloop.runner.resources import WorkFolder, fetch_files
 from edgeloop.runner.stages import Assignment, Equipment, Sizes
 from edgeloop.runner.stages.accuracy import accuracy, ahead
 from edgeloop.runner.stages.benchmark import benchmark
-from edgeloop.runner.worker import Heartbeat, Worker
+from edgeloop.runner.worker import Heartbeat, RunnerContext, Worker
 from edgeloop.search.nets.export import export_onnx
 from edgeloop.search.nets.spaces import build, find_space
 from edgeloop.settings import Settings
@@ -359,11 +359,14 @@ def test_a_machine_that_is_out_of_descriptors_for_a_moment_keeps_its_runner(
     monkeypatch.setattr(Leases, "claim", claim)
     notes: list[str] = []
     workspace = Workspace(Settings.load(tmp_path, {}), MemoryStore())
-    worker = Worker(
-        *("n:runner", workspace, SimpleNamespace(device=SimpleNamespace(name="host"))),
-        *(WorkFolder(tmp_path / "work"), ("quantize",), lambda model: True, threading.Event()),
+    context = RunnerContext(
+        workspace,
+        WorkFolder(tmp_path / "work"),
+        threading.Event(),
         lambda event: notes.append(event.text),
     )
+    equipment = SimpleNamespace(device=SimpleNamespace(name="host"))
+    worker = Worker(context, equipment, ("quantize",))
     worker.run(Coordinator(1), drain=True)
     assert "Too many open files" in notes[0]
     assert len(looks) > 1
