@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from edgeloop.errors import BadInput, ModelFailed
@@ -17,6 +18,7 @@ from edgeloop.runner.stages import Assignment, Equipment, Sizes, perform
 from edgeloop.runner.stages.accuracy import run_test
 from edgeloop.tasks import Task, open_task, read_examples
 from edgeloop.testing.faces import make_faces
+from tests.nets import tiny_model
 
 SIZE, IMAGES, FEW = 32, 20, 6
 INFO = image_info("x", "y", (1, 3, SIZE, SIZE), (1, 19, SIZE, SIZE))
@@ -79,6 +81,9 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
 
 
 def assignment(folder: Path, *more: str, stage: str = "f1_1k", **row: str) -> Assignment:
+    model = tiny_model()
+    model.ir_version = 8  # which every runtime takes, so stages use the file as it is
+    onnx.save_model(model, str(folder / "net.onnx"))
     names = ("net.onnx", "net.dlc", "net.quant.dlc", *more)
     return Assignment("m", stage, {"toolchain": "snpe", **row}, _files(folder, *names), folder)
 
