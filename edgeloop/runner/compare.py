@@ -1,13 +1,12 @@
-"""The float question answered: one model, four ways to run it, side by side on the same images.
-
-A model's files, here, as a stage would see them.
-"""
+"""One model, four ways to run it, side by side on the same images; and a latency profile of a
+user's own board, fitted to models measured on it."""
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -35,9 +34,8 @@ from edgeloop.platforms import (
     open_device,
     open_toolchain,
 )
-from edgeloop.runner.stages import Sizes
 from edgeloop.runner.stages.accuracy import agreement_of, batches, test_batches, test_samples
-from edgeloop.runner.stages.base import Assignment, Equipment, choose_task
+from edgeloop.runner.stages.base import Assignment, Equipment, Sizes, choose_task
 from edgeloop.tasks import (
     Interval,
     Output,
@@ -55,19 +53,18 @@ from edgeloop.tasks import (
 )
 from edgeloop.workspace import Workspace
 
+Answers = dict[str, NDArray[Any]]
+MOST_LAYERS = 5
+REMEMBERED = 32  # images whose outputs are compared as they are
 _LARGEST_FILE = 10_000_000
 
 
 def fetched(workspace: Workspace, model: str, folder: Path, match: str = "*") -> Assignment:
+    """The files of a model, as a stage would see them."""
     row = workspace.catalog.get(model).values
     paths = workspace.catalog.download(model, folder, match)
     files = {str(path.relative_to(folder)): path for path in paths}
     return Assignment(model, "", row, files, folder)
-
-
-Answers = dict[str, NDArray[Any]]
-MOST_LAYERS = 5
-REMEMBERED = 32  # images whose outputs are compared as they are
 
 
 @dataclass(frozen=True)
@@ -102,17 +99,31 @@ class Comparison:
         about = {"model": self.model, "images": self.images, "metric": self.metric}
         for variant in self.variants:
             values = asdict(variant)
-            unknown = ("f1", "sqnr_db", "max_error", "top1_agreement")
-            kept = {k: v for k, v in values.items() if v is not None or k not in unknown}
-            yield {**about, **kept}
+            optional = ("f1", "sqnr_db", "max_error", "top1_agreement")
+            shown = {k: v for k, v in values.items() if v is not None or k not in optional}
+            yield {**about, **shown}
 
 
 @dataclass(frozen=True)
-class _VariantRun:
+class _Way:
+    """A way to run the model: on which device, with which precision, from which file."""
+
     name: str
+    device: Device
+    kind: Kind
+    model: Path
+
+    def latency(self, info: GraphInfo) -> str:
+        """Empty where a time would mean nothing: that of a float model on a chip's simulator."""
+        is_measured = self.kind == "quantized" or self.device.name == "host"
+        return _latency(self.device.measure(self.model, info)) if is_measured else ""
+
+
+@dataclass(frozen=True)
+class _ScoredRun:
+    way: _Way
     score: Score
     answers: Answers
-    size: int
     latency: str
 
 
@@ -145,42 +156,38 @@ def compare_model(
             opened_task = task_for(named, info)
         host = opened.enter_context(closing(open_device("host", settings)))
         chip = opened.enter_context(closing(open_device(device, settings)))
-        ways: list[tuple[str, Device, Kind]] = [("float, CPU", host, "float")]
-        if converter_of("host") == toolchain:  # it can run the same quantized model
-            ways.append(("quantized, CPU", host, "quantized"))
-        if chip.name != host.name:
-            ways.append((f"quantized, {chip.name}", chip, "quantized"))
-            ways.append((f"{chip.float_kind}, {chip.name}", chip, chip.float_kind))
-        fallback = None if task else TensorsTask()
+        ways = _ways(work, host, chip, toolchain)
         equipment = Equipment(
-            *(inspector, host, opened_task, chip), sizes=Sizes(quick=images), fallback=fallback
+            inspector,
+            host,
+            opened_task,
+            chip,
+            sizes=Sizes(quick=images),
+            fallback=None if task else TensorsTask(),
         )
         chosen = choose_task(work, equipment, info).task
         if isinstance(chosen, TensorsTask):
             samples = test_samples(work, equipment, info, chosen)
-            float_model = work.artefact(host.artefacts.get("float", ""), toolchain)
-            found: list[Variant | None] = []
-            for place, (title, runs_on, kind) in enumerate(ways):
-                progress(place * len(samples), len(ways) * len(samples))
-                file = work.artefact(runs_on.artefacts.get(kind, ""), toolchain)
-                reference = (host, float_model)
-                found.append(_compared(title, runs_on, kind, file, reference, info, samples))
-            variants = tuple(variant for variant in found if variant is not None)
-            return Comparison(model, len(samples), variants, "", _costliest(work))
-        samples = opened_task.test(info.height, info.width, images)
-        runs = []
-        for place, (title, runs_on, kind) in enumerate(ways):
-            before, every = place * len(samples), len(ways) * len(samples)
+            variants, metric = _compare_outputs(ways, info, samples, progress), ""
+        else:
+            samples = opened_task.test(info.height, info.width, images)
+            variants = _compare_scores(ways, opened_task, info, samples, progress)
+            metric = metric_of(opened_task)
+        return Comparison(model, len(samples), variants, metric, _costliest(work))
 
-            def seen(count: int, before: int = before, every: int = every) -> None:
-                progress(before + count, every)
 
-            file = work.artefact(runs_on.artefacts.get(kind, ""), toolchain)
-            if run := _tried(title, runs_on, kind, file, opened_task, info, samples, seen):
-                runs.append(run)
-        layers = _costliest(work)
-    variants = tuple(_variant(opened_task, run, runs[0]) for run in runs)
-    return Comparison(model, len(samples), variants, metric_of(opened_task), layers)
+def _ways(work: Assignment, host: Device, chip: Device, toolchain: str) -> list[_Way]:
+    """Float on the host comes first: the others are compared with it."""
+    places: list[tuple[str, Device, Kind]] = [("float, CPU", host, "float")]
+    if converter_of("host") == toolchain:  # it can run the same quantized model
+        places.append(("quantized, CPU", host, "quantized"))
+    if chip.name != host.name:
+        places.append((f"quantized, {chip.name}", chip, "quantized"))
+        places.append((f"{chip.float_kind}, {chip.name}", chip, chip.float_kind))
+    return [
+        _Way(name, device, kind, work.artefact(device.artefacts.get(kind, ""), toolchain))
+        for name, device, kind in places
+    ]
 
 
 def _costliest(work: Assignment) -> tuple[LayerTiming, ...]:
@@ -188,64 +195,63 @@ def _costliest(work: Assignment) -> tuple[LayerTiming, ...]:
     return () if table is None else tuple(costliest(table, MOST_LAYERS))
 
 
-def _compared(
-    name: str,
-    device: Device,
-    kind: Kind,
-    model: Path,
-    reference: tuple[Device, Path],
+def _compare_outputs(
+    ways: Sequence[_Way],
     info: GraphInfo,
     samples: Samples,
-) -> Variant | None:
-    """None as in `_tried`. The float model on the host agrees with itself."""
-    host, float_model = reference
-    is_measured = kind == "quantized" or device.name == "host"
-    try:
-        latency = _latency(device.measure(model, info)) if is_measured else ""
-        size = model.stat().st_size
-        if device.name == host.name and kind == "float":
-            return Variant(name, None, None, 1.0, size, latency)
-        outputs = device.infer(model, info, kind, test_batches(samples, info))
-        expected = host.infer(float_model, info, "float", test_batches(samples, info))
-        found = agreement_of(outputs, expected, info, device.name).worst().values()
-    except NoSuchPrecision:
-        return None
-    cosine = found.pop("cosine", found.get("top1_agreement", 0.0))
-    return Variant(name, None, None, cosine, size, latency, **found)
+    progress: Callable[[int, int], None],
+) -> tuple[Variant, ...]:
+    """Without a score: how well each way agrees with float. A way that the chip lacks is left out;
+    the others are still worth showing."""
+    variants = []
+    for place, way in enumerate(ways):
+        progress(place * len(samples), len(ways) * len(samples))
+        with contextlib.suppress(NoSuchPrecision):
+            variants.append(_outputs_of(way, ways[0], info, samples))
+    return tuple(variants)
 
 
-def _tried(
-    name: str,
-    device: Device,
-    kind: Kind,
-    model: Path,
+def _outputs_of(way: _Way, reference: _Way, info: GraphInfo, samples: Samples) -> Variant:
+    latency = way.latency(info)
+    size = way.model.stat().st_size
+    if way is reference:
+        return Variant(way.name, None, None, 1.0, size, latency)
+    outputs = way.device.infer(way.model, info, way.kind, test_batches(samples, info))
+    expected = reference.device.infer(reference.model, info, "float", test_batches(samples, info))
+    figures = agreement_of(outputs, expected, info, way.device.name).worst().values()
+    cosine = figures.pop("cosine", figures.get("top1_agreement", 0.0))
+    return Variant(way.name, None, None, cosine, size, latency, **figures)
+
+
+def _compare_scores(
+    ways: Sequence[_Way],
     task: Task,
     info: GraphInfo,
     samples: Samples,
-    seen_so_far: Callable[[int], None],
-) -> _VariantRun | None:
-    """None where the chip has no such way to run this graph; the others are still worth showing."""
-    try:
-        return _run(name, device, kind, model, task, info, samples, seen_so_far)
-    except NoSuchPrecision:
-        return None
+    progress: Callable[[int, int], None],
+) -> tuple[Variant, ...]:
+    """The score of each way, and its paired difference to float; a way that the chip lacks is left
+    out."""
+    runs = []
+    total = len(ways) * len(samples)
+    for place, way in enumerate(ways):
+
+        def seen_so_far(count: int, before: int = place * len(samples)) -> None:
+            progress(before + count, total)
+
+        with contextlib.suppress(NoSuchPrecision):
+            runs.append(_score_of(way, task, info, samples, seen_so_far))
+    return tuple(_variant(task, run, runs[0]) for run in runs)
 
 
-def _run(
-    name: str,
-    device: Device,
-    kind: Kind,
-    model: Path,
-    task: Task,
-    info: GraphInfo,
-    samples: Samples,
-    seen_so_far: Callable[[int], None],
-) -> _VariantRun:
+def _score_of(
+    way: _Way, task: Task, info: GraphInfo, samples: Samples, seen_so_far: Callable[[int], None]
+) -> _ScoredRun:
     scorer = task.scorer(curves=False)
     answers: list[Tensors] = []
     seen = 0
     seen_so_far(seen)
-    for batch in device.infer(model, info, kind, batches(samples, info)):
+    for batch in way.device.infer(way.model, info, way.kind, batches(samples, info)):
         first = batch[info.output_name]
         outputs = batch if isinstance(task, TakesOutputs) else first
         scorer.add(outputs, samples.labels[seen : seen + len(first)])
@@ -255,26 +261,25 @@ def _run(
             answers.append({name: np.array(array) for name, array in batch.items()})
         seen += len(first)
         seen_so_far(seen)
-    is_measured = kind == "quantized" or device.name == "host"
-    latency = _latency(device.measure(model, info)) if is_measured else ""
     whole = {name: np.concatenate([part[name] for part in answers]) for name in answers[0]}
-    return _VariantRun(name, scorer.score(), whole, model.stat().st_size, latency)
+    return _ScoredRun(way, scorer.score(), whole, way.latency(info))
 
 
-def _variant(task: Task, run: _VariantRun, reference: _VariantRun) -> Variant:
+def _variant(task: Task, run: _ScoredRun, reference: _ScoredRun) -> Variant:
     delta = None
     if run is not reference:
         delta = paired_interval(task, run.score.counts, reference.score.counts)
     pairs = [(run.answers[name], reference.answers[name]) for name in run.answers]
-    agreement = min(_agreement(own, other) for own, other in pairs)
+    agreement = min(_agreement(one, other) for one, other in pairs)
     interval = task.interval(run.score.counts)
-    return Variant(run.name, interval, delta, agreement, run.size, run.latency)
+    size = run.way.model.stat().st_size
+    return Variant(run.way.name, interval, delta, agreement, size, run.latency)
 
 
-def _agreement(own: NDArray[Any], other: NDArray[Any]) -> float:
-    if own.dtype.kind != "f":
-        return float(np.mean(own == other))
-    first, second = own.ravel().astype(np.float64), other.ravel().astype(np.float64)
+def _agreement(one: NDArray[Any], other: NDArray[Any]) -> float:
+    if one.dtype.kind != "f":
+        return float(np.mean(one == other))
+    first, second = one.ravel().astype(np.float64), other.ravel().astype(np.float64)
     length = float(np.linalg.norm(first) * np.linalg.norm(second))
     return float(first @ second) / length if length else float(np.array_equal(first, second))
 
@@ -304,7 +309,8 @@ def _latency(measured: Measurement) -> str:
 
 
 def calibrate_profile(workspace: Workspace, name: str, measured: Path, chip: str) -> LatencyProfile:
-    """Fits and keeps it in the project; `measured` is a CSV with model and latency_ms."""
+    """Fit a profile and store it in the project; `measured` is a CSV file with the columns `model`
+    and `latency_ms`."""
     platform = find_platform(workspace.settings.toolchain or DEFAULT_PLATFORM)
     suffix = platform.file_suffixes[0]
     with TemporaryDirectory() as folder:

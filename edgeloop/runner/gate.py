@@ -197,11 +197,23 @@ def _latency(baseline: Baseline, figures: GateFigures, limits: GateLimits) -> Ga
     if figures.latency_kind == "estimate":
         verdict, why = _estimated(baseline, figures, change > limits.latency_percent)
         detail = "; ".join(filter(None, (why, detail)))
-        return GateCheck("latency", verdict, *texts, change, "%", allowed, detail=detail)
+        return GateCheck(
+            "latency", verdict, *texts, change=change, unit="%", allowed=allowed, detail=detail
+        )
     low, high = _ratio_interval(baseline.runs_ms, figures.runs_ms)
     verdict = _beyond_doubt(change > limits.latency_percent, is_worse=low > 0)
     runs = f"{len(baseline.runs_ms)} and {len(figures.runs_ms)} runs"
-    return GateCheck("latency", verdict, *texts, change, "%", allowed, low, high, f"of {runs}")
+    return GateCheck(
+        "latency",
+        verdict,
+        *texts,
+        change=change,
+        unit="%",
+        allowed=allowed,
+        low=low,
+        high=high,
+        detail=f"of {runs}",
+    )
 
 
 def _least(found: Baseline | GateFigures) -> str:
@@ -300,7 +312,17 @@ def _scored(
         most = f"{doubt:.2f}" if math.isfinite(doubt) else "any size"
         detail += f", which may miss a drop of {most} {unit}: {enough}"
     allowed = f"−{limits.drop:g} {unit}"
-    return GateCheck(name, verdict, *texts, change, unit, allowed, low, high, detail)
+    return GateCheck(
+        name,
+        verdict,
+        *texts,
+        change=change,
+        unit=unit,
+        allowed=allowed,
+        low=low,
+        high=high,
+        detail=detail,
+    )
 
 
 def _beyond_doubt(is_beyond: bool, is_worse: bool) -> Verdict:
@@ -332,7 +354,9 @@ def _size(
         return GateCheck(name, "not compared", first, second, detail=why)
     change = 100 * (now / max(before, 1) - 1)
     verdict: Verdict = "regression" if change > percent else "pass"
-    return GateCheck(name, verdict, first, second, change, "%", f"{percent:+g} %")
+    return GateCheck(
+        name, verdict, first, second, change=change, unit="%", allowed=f"{percent:+g} %"
+    )
 
 
 def _operators(baseline: Baseline, figures: GateFigures) -> GateCheck:

@@ -197,16 +197,16 @@ class Presence:
             state, detail = "offline", trouble
         failed_at, error = max(worker.last_error for worker in workers)
         return RunnerDevice(
-            name,
-            state,
-            detail,
-            workers[0].equipment.device.chip if name else "",
-            tuple(sorted({can for worker in workers for can in worker.capabilities})),
-            doing,
-            self._since(name, state),
-            machine_celsius() if name in ("", "host") else condition.celsius,
-            error,
-            failed_at + self._offset_s if error else 0.0,
+            device=name,
+            state=state,
+            detail=detail,
+            chip=workers[0].equipment.device.chip if name else "",
+            can=tuple(sorted({can for worker in workers for can in worker.capabilities})),
+            doing=doing,
+            since=self._since(name, state),
+            celsius=machine_celsius() if name in ("", "host") else condition.celsius,
+            error=error,
+            error_at=failed_at + self._offset_s if error else 0.0,
         )
 
     def _since(self, name: str, state: str) -> float:
