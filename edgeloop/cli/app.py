@@ -33,14 +33,25 @@ if TYPE_CHECKING:
 
 SECTIONS = {
     "Models": {
-        **{"upload": "models", "status": "status", "list": "models", "download": "models"},
-        **{"reset": "models", "priority": "models", "unlock": "models", "delete": "models"},
+        "upload": "models",
+        "status": "status",
+        "list": "models",
+        "download": "models",
+        "reset": "models",
+        "priority": "models",
+        "unlock": "models",
+        "delete": "models",
         "experiments": "status",
     },
     "Evaluate": {
-        **{"inspect": "bench", "bench": "bench"},
-        **{"runner": "runner", "compare": "tuning", "devices": "devices"},
-        **{"steady": "runner", "usage": "runner", "queue": "queue"},
+        "inspect": "bench",
+        "bench": "bench",
+        "runner": "runner",
+        "compare": "tuning",
+        "devices": "devices",
+        "steady": "runner",
+        "usage": "runner",
+        "queue": "queue",
     },
     "Tune": {
         "layers": "tuning",
@@ -48,12 +59,24 @@ SECTIONS = {
         "precision": "tuning",
         "gate": "tuning",
     },
-    "Jobs and data": {"run": "jobs", "job": "jobs", "data": "data"},
-    "Search": {
-        **{"search": "search", "train-pareto": "search"},
-        **{"searches": "search", "train": "training", "export": "training"},
+    "Jobs and data": {
+        "run": "jobs",
+        "job": "jobs",
+        "data": "data",
     },
-    "Look": {"pareto": "report", "report": "report", "portal": "report", "notebook": "notebook"},
+    "Search": {
+        "search": "search",
+        "train-pareto": "search",
+        "searches": "search",
+        "train": "training",
+        "export": "training",
+    },
+    "Look": {
+        "pareto": "report",
+        "report": "report",
+        "portal": "report",
+        "notebook": "notebook",
+    },
     "Set up": {
         "doctor": "devices",
         "health": "devices",
@@ -67,7 +90,7 @@ SECTIONS = {
         "completion": "completion",
     },
 }
-"""The commands by what they are for, and the module of each."""
+"""The commands by their purpose, and the module of each."""
 
 
 class _Sections(click.Group):
@@ -190,6 +213,54 @@ _PROJECT = "edgeloop.project"
 names_argument = click.argument("names", nargs=-1, required=True)
 any_names_argument = click.argument("names", nargs=-1)
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+store_option = click.option(
+    "--store",
+    metavar="URL",
+    help="sqlite:FOLDER, postgresql://…?blobs=URL or azure:URL  [default: $EDGELOOP_STORE, "
+    "$MODEL_STORAGE_CONNECTION_STRING, else the folder .edgeloop]",
+)
+tag_option = click.option("--tag", help="Only models with this label.")
+watch_option = click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
+interval_option = click.option(
+    "--interval", type=click.FloatRange(min=0.1), default=2.0, help="Seconds between refreshes."
+)
+benchmark_only_option = click.option(
+    "--benchmark-only", is_flag=True, help="Only convert and benchmark."
+)
+dataset_option = click.option(
+    "--dataset",
+    type=click.Path(path_type=Path),
+    help="Images for calibration and tests  [default: $INPUT_DATASET or the settings]",
+)
+task_option = click.option(
+    "--task",
+    help="segmentation, classification, detection, tensors, …  [default: the settings]",
+)
+chip_option = click.option(
+    "--device", default="htp", show_default=True, help="Chip, such as htp:qcs8550."
+)
+workers_option = click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Number of processes  [default: one per CPU]",
+)
+
+
+def devices_option(text: str) -> Callable[[Command], Command]:
+    """--device of a command that takes several, with its help text."""
+    return click.option("--device", "devices", multiple=True, metavar="NAME", help=text)
+
+
+def runs_option(default: int) -> Callable[[Command], Command]:
+    return click.option(
+        "--runs",
+        type=click.IntRange(min=1),
+        default=default,
+        show_default=True,
+        help="Benchmark runs on devices that measure.",
+    )
 
 
 class ExistingPath(click.Path):
@@ -226,19 +297,8 @@ def all_experiments_options(command: Command) -> Command:
 
 
 def _common_options(command: Command, experiment_help: str) -> Command:
-    options = (
-        click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs."),
-        click.option(
-            "--store",
-            metavar="URL",
-            help="sqlite:FOLDER, postgresql://…?blobs=URL or azure:URL  [default: $EDGELOOP_STORE, "
-            "$MODEL_STORAGE_CONNECTION_STRING, else the folder .edgeloop]",
-        ),
-        click.option("--experiment", "-e", metavar="NAME", help=experiment_help),
-    )
-    for option in options:
-        command = option(command)
-    return command
+    experiment_option = click.option("--experiment", "-e", metavar="NAME", help=experiment_help)
+    return experiment_option(store_option(json_option(command)))
 
 
 DEMO_PREFIX = "demo:"
@@ -312,14 +372,17 @@ demo_option = click.option("--demo", is_flag=True, help="Show the results shippe
 
 
 def load_settings(
-    store: str | None = None, experiment: str | None = None, workspace_config: Path | None = None
+    store: str | None = None,
+    experiment: str | None = None,
+    workspace_config: Path | None = None,
+    allow_cpu_fallback: bool = False,
 ) -> Settings:
-    """The settings of a command. The first one who asks also says which folder is the project."""
+    """The settings of a command. The first call also prints which folder is the project."""
     from edgeloop.settings import Settings
 
     settings = Settings.load(store=store, experiment=experiment, workspace_config=workspace_config)
     say_project(settings.project)
-    return settings
+    return settings.with_keys(allow_cpu_fallback=True) if allow_cpu_fallback else settings
 
 
 def open_jobs(

@@ -11,9 +11,12 @@ import click
 from edgeloop.cli.app import (
     ExistingPath,
     ModelFileType,
+    devices_option,
     fallback_option,
+    json_option,
     load_settings,
     precision_option,
+    runs_option,
     shape_option,
 )
 from edgeloop.cli.terminal import Screen, listing, print_json, printable, short_count, waiting
@@ -24,20 +27,13 @@ if TYPE_CHECKING:
     from edgeloop.runner.inspection import ChipAnswer, Inspection
 
 model_argument = click.argument("model", metavar="FILE", type=ModelFileType())
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 _LABEL = 12
 _WIDTH = 80
 
 
 @click.command()
 @model_argument
-@click.option(
-    "--device",
-    "devices",
-    multiple=True,
-    metavar="NAME",
-    help="Chip whose compiler to ask, such as htp:qcs8550; repeatable  [default: htp]",
-)
+@devices_option("Chip whose compiler to ask, such as htp:qcs8550; repeatable  [default: htp]")
 @shape_option
 @json_option
 def inspect(model: Path, devices: tuple[str, ...], shapes: tuple[str, ...], as_json: bool) -> None:
@@ -65,22 +61,12 @@ def inspect(model: Path, devices: tuple[str, ...], shapes: tuple[str, ...], as_j
 
 @click.command()
 @model_argument
-@click.option(
-    "--device",
-    "devices",
-    multiple=True,
-    metavar="NAME",
-    help="host, htp:CHIP, adb:SERIAL, or a chip: all its boards; repeatable  [default: htp, host]",
+@devices_option(
+    "host, htp:CHIP, adb:SERIAL, or a chip: all its boards; repeatable  [default: htp, host]"
 )
 @shape_option
 @precision_option
-@click.option(
-    "--runs",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Benchmark runs on devices that measure.",
-)
+@runs_option(default=1)
 @click.option(
     "--calibration",
     type=ExistingPath(),
@@ -113,9 +99,7 @@ def bench(
     from edgeloop.runner.bench import BenchOptions, bench_model
 
     options = BenchOptions(precision, runs, calibration, parse_shapes(shapes))
-    settings = load_settings()
-    if allow_cpu_fallback:
-        settings = settings.with_keys(allow_cpu_fallback=True)
+    settings = load_settings(allow_cpu_fallback=allow_cpu_fallback)
     with waiting("quantizing and compiling"):
         report = bench_model(model, devices, options, settings)
     if as_json:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from edgeloop.cli.app import app
+from edgeloop.cli.app import app, json_option
 from edgeloop.cli.terminal import print_json
 
 PROGRAM = "edgeloop"
@@ -15,8 +15,6 @@ SHELLS = ("bash", "zsh", "fish")
 _VARIABLE = "_EDGELOOP_COMPLETE"  # click's, by which the shell asks the program
 _MARK = "# edgeloop completion"
 _ZSH_FIRST = "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit; }\n"
-
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ def completion() -> None:
     type=click.Choice(SHELLS),
     help="The shell  [default: that of $SHELL]",
 )
-@_json_option
+@json_option
 def install(shell: str | None, as_json: bool) -> None:
     """Install completion for your shell.
 
@@ -76,7 +74,7 @@ def install(shell: str | None, as_json: bool) -> None:
 
 @completion.command()
 @click.argument("shell", type=click.Choice(SHELLS))
-@_json_option
+@json_option
 def show(shell: str, as_json: bool) -> None:
     """Print the completion script of a shell.
 

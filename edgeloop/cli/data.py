@@ -13,6 +13,7 @@ import click
 from edgeloop._util.values import plural, size_text
 from edgeloop.cli.app import (
     common_options,
+    json_option,
     load_settings,
     missing_store,
     say_if_new,
@@ -64,7 +65,7 @@ def data() -> None:
     metavar="LEVEL",
     help="easy, normal, hard, or a number from 0 to 1.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+@json_option
 def faces(folder: Path, count: int, size: int, seed: int, difficulty: str, as_json: bool) -> None:
     """Draw labelled faces, without a download.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeloop.cli.app import common_options, load_settings, opened
+from edgeloop.cli.app import common_options, json_option, load_settings, opened
 from edgeloop.cli.terminal import Screen, TableColumn, fit, listing, print_json, printable, totals
 from edgeloop.cli.terminal import watch as show
 
@@ -177,7 +177,6 @@ _system_option = click.option(
     default=None,
     help="For the machine or for you  [default: --system as root]",
 )
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _into_option = click.option(
     "--into", type=click.Path(path_type=Path), help="Folder of the files; systemd is not called."
 )
@@ -191,7 +190,7 @@ _into_option = click.option(
 @click.option("--as-user", "account", default="", help="Account that a system service runs as.")
 @_into_option
 @click.option("--print", "--dry-run", "only_print", is_flag=True, help="Print the unit only.")
-@_json_option
+@json_option
 def service_install(
     kind: str,
     arguments: tuple[str, ...],
@@ -245,7 +244,7 @@ def service_install(
 @click.argument("name")
 @_system_option
 @_into_option
-@_json_option
+@json_option
 def service_uninstall(name: str, is_system: bool | None, into: Path | None, as_json: bool) -> None:
     """Stop and remove a service.
 
@@ -270,7 +269,7 @@ def service_uninstall(name: str, is_system: bool | None, into: Path | None, as_j
 @service.command("status")
 @_system_option
 @_into_option
-@_json_option
+@json_option
 def service_status(is_system: bool | None, into: Path | None, as_json: bool) -> None:
     """List the installed services.
 
@@ -300,7 +299,7 @@ def service_status(is_system: bool | None, into: Path | None, as_json: bool) -> 
     type=click.Path(path_type=Path, dir_okay=False),
 )
 @click.option("--ready", is_flag=True, help="Whether it takes work now, not only whether it lives.")
-@_json_option
+@json_option
 def health(file: Path | None, ready: bool, as_json: bool) -> None:
     """Tell whether a runner here is well.
 

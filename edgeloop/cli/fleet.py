@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgeloop._util.values import plural
-from edgeloop.cli.app import ExistingPath, common_options, load_settings, opened
+from edgeloop.cli.app import (
+    ExistingPath,
+    common_options,
+    json_option,
+    load_settings,
+    opened,
+    store_option,
+    watch_option,
+)
 from edgeloop.cli.terminal import (
     Screen,
     TableColumn,
@@ -83,13 +91,6 @@ _POLL_S = 0.5
 name_option = click.option(
     "--name", metavar="NAME", help="Name of the fleet  [default: the settings, else 'fleet']"
 )
-store_option = click.option(
-    "--store",
-    metavar="URL",
-    help="sqlite:FOLDER, postgresql://…?blobs=URL or azure:URL  [default: $EDGELOOP_STORE, "
-    "$MODEL_STORAGE_CONNECTION_STRING, else the folder .edgeloop]",
-)
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 
 
 @click.group()
@@ -193,7 +194,7 @@ def up(
 
 
 @fleet.command()
-@click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
+@watch_option
 @name_option
 @store_option
 @json_option

@@ -11,6 +11,7 @@ from edgeloop._util.values import plural
 from edgeloop.cli.app import (
     ModelFileType,
     any_names_argument,
+    benchmark_only_option,
     common_options,
     confirm,
     names_argument,
@@ -45,7 +46,7 @@ LARGEST_PRIORITY = 99_999_999  # as in edgeloop.models, which takes long to impo
     type=click.IntRange(0, LARGEST_PRIORITY),
     help="Lower runs sooner; 0 runs before everything.",
 )
-@click.option("--benchmark-only", is_flag=True, help="Only convert and benchmark.")
+@benchmark_only_option
 @click.option("--tag", multiple=True, help="Label to filter by; repeatable.")
 @shape_option
 @click.option("--no-check", is_flag=True, help="Upload valid ONNX that no known chip takes, too.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from edgeloop._util.values import plural
-from edgeloop.cli.app import common_options, opened
+from edgeloop.cli.app import common_options, interval_option, opened, watch_option
 from edgeloop.cli.terminal import (
     Screen,
     TableColumn,
@@ -34,10 +34,8 @@ MOST_NAMED = 3
 
 @click.command()
 @click.option("--all-experiments", "all_of_them", is_flag=True, help="Of every experiment.")
-@click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
-@click.option(
-    "--interval", type=click.FloatRange(min=0.1), default=2.0, help="Seconds between refreshes."
-)
+@watch_option
+@interval_option
 @common_options
 def queue(
     all_of_them: bool,

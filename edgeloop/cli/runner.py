@@ -13,15 +13,19 @@ import click
 from edgeloop._util.values import plural
 from edgeloop.cli.app import (
     ExistingPath,
+    benchmark_only_option,
     common_options,
     confirm,
     dataset_folder,
+    dataset_option,
+    devices_option,
     fallback_option,
     load_settings,
     missing_store,
     noting_rows_left_out,
     opened,
     precision_option,
+    task_option,
     yes_option,
 )
 from edgeloop.cli.terminal import TableColumn, listing, no_models, print_json, printable, say_empty
@@ -33,21 +37,9 @@ if TYPE_CHECKING:
     from edgeloop.runner.stages.base import Sizes
     from edgeloop.settings import Settings
 
-dataset_option = click.option(
-    "--dataset",
-    type=click.Path(path_type=Path),
-    help="Images for calibration and tests  [default: $INPUT_DATASET or the settings]",
-)
-
 
 @click.command()
-@click.option(
-    "--device",
-    "devices",
-    multiple=True,
-    metavar="NAME",
-    help="host, htp:CHIP, adb:SERIAL, or a chip: all its boards; repeatable.",
-)
+@devices_option("host, htp:CHIP, adb:SERIAL, or a chip: all its boards; repeatable.")
 @dataset_option
 @click.option(
     "--calibration",
@@ -55,10 +47,7 @@ dataset_option = click.option(
     metavar="FOLDER|FILE",
     help="Images, .npz, .npy or .raw for the inputs  [default: the dataset, else random]",
 )
-@click.option(
-    "--task",
-    help="segmentation, classification, detection, tensors, …  [default: the settings]",
-)
+@task_option
 @click.option("--drain", is_flag=True, help="Exit when no work is left; 1 if a model failed.")
 @click.option("--ok-if-errors", is_flag=True, help="With --drain: exit 0 if models failed.")
 @click.option("--once", is_flag=True, help="Exit after one stage; 1 if it could not be done.")
@@ -80,7 +69,7 @@ dataset_option = click.option(
     "--cpus", type=click.IntRange(min=1), metavar="N", help="Reserve N CPUs of this machine."
 )
 @click.option("--subset", multiple=True, metavar="GLOB", help="Only models that match; repeatable.")
-@click.option("--benchmark-only", is_flag=True, help="Only convert and benchmark.")
+@benchmark_only_option
 @click.option("--no-quantize", is_flag=True, help="Leave conversion to other machines.")
 @click.option(
     "--toolchain",
@@ -181,9 +170,7 @@ def runner(
     from edgeloop.tuning.recovery import parse_steps
     from edgeloop.workspace import Workspace
 
-    settings = load_settings(store=store, experiment=experiment)
-    if allow_cpu_fallback:
-        settings = settings.with_keys(allow_cpu_fallback=True)
+    settings = load_settings(store, experiment, allow_cpu_fallback=allow_cpu_fallback)
     if max_benchmark_runs:
         settings = replace(settings, benchmark_runs=max_benchmark_runs)
     options = RunnerOptions(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from edgeloop._util.values import plural
-from edgeloop.cli.app import common_options, load_settings, say_project
+from edgeloop.cli.app import common_options, json_option, load_settings, say_project
 from edgeloop.cli.terminal import Screen, StepBar, TableColumn, listing, print_json, shown, step_bar
 
 if TYPE_CHECKING:
@@ -388,7 +388,7 @@ _WORDS = {"screened": "screened out", "stopped": "stopped early"}
 
 @click.command()
 @click.argument("name", metavar="[SEARCH]", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+@json_option
 def searches(name: str | None, as_json: bool) -> None:
     """Show the searches of this project.
 

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING
 import click
 
 from edgeloop._util.values import duration_text, plural
-from edgeloop.cli.app import any_names_argument, common_options, opened
+from edgeloop.cli.app import (
+    any_names_argument,
+    common_options,
+    interval_option,
+    opened,
+    tag_option,
+    watch_option,
+)
 from edgeloop.cli.terminal import (
     Screen,
     TableColumn,
@@ -40,7 +47,7 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, allow_dash=True),
     help="Write CSV to this file; '-' for stdout.",
 )
-@click.option("--tag", help="Only models with this label.")
+@tag_option
 @click.option(
     "--state",
     "--status",
@@ -60,10 +67,8 @@ if TYPE_CHECKING:
 @click.option(
     "--columns", metavar="NAMES", help="Columns to show, such as name,latency_ms,f1_1k,size_mb."
 )
-@click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
-@click.option(
-    "--interval", type=click.FloatRange(min=0.1), default=2.0, help="Seconds between refreshes."
-)
+@watch_option
+@interval_option
 @common_options
 def status(
     names: tuple[str, ...],

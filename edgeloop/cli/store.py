@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from edgeloop._util.values import plural
-from edgeloop.cli.app import all_experiments_options, load_settings, opened
+from edgeloop.cli.app import all_experiments_options, json_option, load_settings, opened
 from edgeloop.cli.terminal import TableColumn, listing, print_json, printable, shown
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ def secrets() -> None:
 @click.argument("paths", metavar="[PATH]...", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--all", "everything", is_flag=True, help="Also files made for secrets, as .env.")
 @click.option("--processes", is_flag=True, help="Also read the command lines of processes.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+@json_option
 @click.pass_context
 def scan(
     ctx: click.Context,

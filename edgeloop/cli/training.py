@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeloop.cli.app import dataset_folder, load_settings
+from edgeloop.cli.app import dataset_folder, json_option, load_settings
 from edgeloop.cli.terminal import KEPT, StepBar, kept, print_json, shown, step_bar
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ _size_option = click.option(
     type=click.IntRange(min=8),
     help="Side of the image, for an ArchConfig of Archai  [default: 256]",
 )
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 
 
 @click.command()
@@ -82,7 +81,7 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON,
 @click.option(
     "--resume/--fresh", default=True, help="Continue from a checkpoint in --out, or start over."
 )
-@_json_option
+@json_option
 def train(
     arch_file: Path,
     dataset: Path,
@@ -157,7 +156,7 @@ def train(
     help="Classes; needed for an ArchConfig of Archai, which says none.",
 )
 @_size_option
-@_json_option
+@json_option
 def export(
     arch_file: Path,
     output: Path,

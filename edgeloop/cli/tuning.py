@@ -11,22 +11,27 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgeloop._util.values import plural
+from edgeloop._util.values import interval_text, latency_text, plural, size_text
 from edgeloop.cli.app import (
     ExistingPath,
     ModelFileType,
     PrecisionType,
+    chip_option,
     common_options,
     dataset_folder,
+    dataset_option,
     fallback_option,
     given_dataset,
+    json_option,
     load_settings,
     model_file,
     names_argument,
     opened,
+    runs_option,
     shape_option,
+    task_option,
+    workers_option,
 )
-from edgeloop.cli.runner import dataset_option
 from edgeloop.cli.terminal import (
     count_bar,
     listing,
@@ -64,12 +69,12 @@ class _Percent(click.ParamType):  # type: ignore[type-arg,unused-ignore]
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
         try:
-            found = float(str(value).strip().removesuffix("%"))
+            percent = float(str(value).strip().removesuffix("%"))
         except ValueError:
             self.fail(f"{value!r} is not a percentage, such as +3%", param, ctx)
-        if not 0 <= found < float("inf"):
+        if not 0 <= percent < float("inf"):
             self.fail(f"{value!r} is not a percentage of 0 or more", param, ctx)
-        return found
+        return percent
 
 
 @click.command()
@@ -77,11 +82,7 @@ class _Percent(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 @click.argument("net", metavar="NET", type=ModelFileType(checked=True))
 @click.option("--write", "is_writing", is_flag=True, help="Write the baseline instead.")
 @click.option("--device", help="host, htp:CHIP or a board  [default: the baseline's, else htp]")
-@click.option(
-    "--dataset",
-    type=click.Path(path_type=Path),
-    help="Images for calibration and the score  [default: $INPUT_DATASET or the settings]",
-)
+@dataset_option
 @click.option("--task", help="What the dataset is for  [default: the baseline's, or the settings]")
 @click.option(
     "--images",
@@ -94,13 +95,7 @@ class _Percent(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     metavar="NAME|mixed:FILE",
     help="Quantization, as of bench  [default: the baseline's, else a8w8-per-channel]",
 )
-@click.option(
-    "--runs",
-    type=click.IntRange(min=1),
-    default=5,
-    show_default=True,
-    help="Benchmark runs on devices that measure.",
-)
+@runs_option(default=5)
 @click.option(
     "--max-latency",
     type=_Percent(),
@@ -137,7 +132,7 @@ class _Percent(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 )
 @shape_option
 @fallback_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+@json_option
 def gate(
     baseline: Path,
     net: Path,
@@ -162,7 +157,7 @@ def gate(
 
     Compares latency, score, memory, size and operators of the ONNX file NET with those that --write
     has stored in BASELINE. Needs no store. The exit code is 0 if nothing is worse than allowed, 1
-    for a regression, and 2 if the comparison could not be made.
+    for a regression, and 2 if the comparison could not be written.
 
     Example: edgeloop gate --write baseline.json net.onnx --device htp:qcs8550 --dataset faces
 
@@ -172,19 +167,19 @@ def gate(
     from edgeloop.runner.gate import Baseline, GateLimits, compare_figures, refused_report
 
     limits = GateLimits(max_latency, max_drop, max_memory, max_size, strict)
-    given = {"device": device, "task": task, "images": images, "precision": precision}
+    chosen = {"device": device, "task": task, "images": images, "precision": precision}
     name = device or ""
     try:
-        known = None if is_writing else Baseline.read(baseline)
-        settings, options = _options(known, given, dataset, runs, shapes, allow_cpu_fallback)
+        reference = None if is_writing else Baseline.read(baseline)
+        settings, options = _options(reference, chosen, dataset, runs, shapes, allow_cpu_fallback)
         name = options.device
-        figures = _figures(net, options, settings, known.device if known else "")
-        if known is None:
-            made = Baseline.of(figures)
-            made.write(baseline)
-            click.echo(_written(made, baseline))
+        figures = _figures(net, options, settings, reference.device if reference else "")
+        if reference is None:
+            written = Baseline.of(figures)
+            written.write(baseline)
+            click.echo(_written(written, baseline))
             return
-        report = compare_figures(known, figures, limits)
+        report = compare_figures(reference, figures, limits)
     except (ModelFailed, UnusableModel) as error:
         if is_writing:
             raise
@@ -200,37 +195,36 @@ def gate(
 
 
 def _options(
-    known: Baseline | None,
-    given: dict[str, Any],
+    reference: Baseline | None,
+    chosen: dict[str, Any],
     dataset: Path | None,
     runs: int,
     shapes: tuple[str, ...],
     allow_cpu_fallback: bool,
 ) -> tuple[Settings, GateOptions]:
-    """What is not given is as in the baseline; a figure of another device is never compared."""
+    """Options that were not chosen are those of the baseline: figures of another device are never
+    compared."""
     from edgeloop.errors import BadInput
     from edgeloop.graph.info import parse_shapes
     from edgeloop.platforms import MIXED
     from edgeloop.runner.gate import GateOptions
 
-    settings = load_settings()
-    if allow_cpu_fallback:
-        settings = settings.with_keys(allow_cpu_fallback=True)
-    place = dataset_folder(dataset, settings)
-    wanted = {name: value for name, value in given.items() if value is not None}
-    if known is not None:
-        score = known.score
-        before: dict[str, Any] = {"device": known.device, "precision": known.precision}
+    settings = load_settings(allow_cpu_fallback=allow_cpu_fallback)
+    folder = dataset_folder(dataset, settings)
+    values = {name: value for name, value in chosen.items() if value is not None}
+    if reference is not None:
+        score = reference.score
+        before: dict[str, Any] = {"device": reference.device, "precision": reference.precision}
         before |= {"task": score.task, "images": score.images} if score else {}
-        wanted = before | wanted
-        if str(wanted["precision"]).startswith(MIXED):
+        values = before | values
+        if str(values["precision"]).startswith(MIXED):
             reason = "the baseline was quantized by a precision file: give --precision mixed:FILE"
             raise BadInput(reason=reason)
-        if score is not None and place is None:
+        if score is not None and folder is None:
             reason = f"the baseline has a score on {score.images} images: give --dataset"
             raise BadInput(reason=reason)
-    wanted.setdefault("task", settings.task)
-    return settings, GateOptions(dataset=place, runs=runs, shapes=parse_shapes(shapes), **wanted)
+    values.setdefault("task", settings.task)
+    return settings, GateOptions(dataset=folder, runs=runs, shapes=parse_shapes(shapes), **values)
 
 
 def _figures(net: Path, options: GateOptions, settings: Settings, device: str) -> GateFigures:
@@ -240,14 +234,15 @@ def _figures(net: Path, options: GateOptions, settings: Settings, device: str) -
         return measure_model(net, options, settings, device)
 
 
-def _written(made: Baseline, path: Path) -> str:
-    from edgeloop._util.values import size_text
-
+def _written(baseline: Baseline, path: Path) -> str:
     score = "no score"
-    if made.score is not None:
-        score = f"{made.score.metric} {made.score.value:.4f} on {made.score.images} images"
+    if baseline.score is not None:
+        score = (
+            f"{baseline.score.metric} {baseline.score.value:.4f} on {baseline.score.images} images"
+        )
     size = size_text(path.stat().st_size)
-    return f"{path} ({size}): {made.model} on {made.device}, {made.latency_ms:.4g} ms, {score}"
+    about = f"{baseline.model} on {baseline.device}, {baseline.latency_ms:.4g} ms, {score}"
+    return f"{path} ({size}): {about}"
 
 
 def _print(report: GateReport, markdown: Path | None, as_json: bool) -> None:
@@ -286,12 +281,9 @@ def _print_table(report: GateReport) -> None:
 
 @click.command()
 @names_argument
-@click.option("--device", default="htp", show_default=True, help="Chip to compare on.")
+@chip_option
 @dataset_option
-@click.option(
-    "--task",
-    help="segmentation, classification, detection, tensors, …  [default: the settings]",
-)
+@task_option
 @click.option(
     "--images",
     type=click.IntRange(min=2),
@@ -325,16 +317,23 @@ def compare(
     with opened(store, experiment) as workspace:
         settings = workspace.settings
         data = dataset_folder(dataset, settings)
-        found = []
+        comparisons = []
         for row in workspace.find(names):
             with step_bar(f"comparing {row.key}, images") as bar:
-                found.append(
-                    compare_model(workspace, row.key, device, data, task or "", images, bar.update)
+                comparison = compare_model(
+                    workspace,
+                    row.key,
+                    device=device,
+                    dataset=data,
+                    task=task or "",
+                    images=images,
+                    progress=bar.update,
                 )
+            comparisons.append(comparison)
     if as_json:
-        print_json(row for comparison in found for row in comparison.rows())
+        print_json(row for comparison in comparisons for row in comparison.rows())
         return
-    for comparison in found:
+    for comparison in comparisons:
         _print_comparison(comparison)
 
 
@@ -342,8 +341,6 @@ _AGAINST_FLOAT = ("Δ to float [95 %]", "agreement")
 
 
 def _print_comparison(comparison: Comparison) -> None:
-    from edgeloop._util.values import size_text
-
     cells = [
         [*_compare_figures(variant), size_text(variant.size), variant.latency]
         for variant in comparison.variants
@@ -367,8 +364,8 @@ def _compare_figures(variant: Variant) -> list[str]:
     score, delta = variant.f1, variant.delta
     if score is not None:
         against = f"{delta.value:+.4f} [{delta.low:+.4f}, {delta.high:+.4f}]" if delta else ""
-        own = f"{score.value:.4f} [{score.low:.4f}, {score.high:.4f}]"
-        return [variant.name, own, against, f"{variant.agreement:.4f}"]
+        value = f"{score.value:.4f} [{score.low:.4f}, {score.high:.4f}]"
+        return [variant.name, value, against, f"{variant.agreement:.4f}"]
     top1 = variant.top1_agreement
     return [
         variant.name,
@@ -407,8 +404,8 @@ class Net:
 def opened_net(
     net: str, store: str | None, experiment: str | None, shapes: tuple[str, ...] = ()
 ) -> Iterator[Net]:
-    """Files that had to be fetched or prepared go at the end. A file that exists wins over a
-    model's name."""
+    """Files that had to be fetched or prepared are deleted at the end. A file that exists takes
+    precedence over a model's name."""
     from tempfile import TemporaryDirectory
 
     from edgeloop.graph.info import parse_shapes, shapes_from
@@ -418,12 +415,14 @@ def opened_net(
         path = model_file(net)
         if path.is_file() or _is_file_name(net):
             settings = load_settings(store=store, experiment=experiment)
-            found = Net(path.stem, path, path, settings)
-            given = parse_shapes(shapes)
+            opened_model = Net(path.stem, path, path, settings)
+            fixed_shapes = parse_shapes(shapes)
         else:
-            found = _fetched(net, store, experiment, folder / "files")
-            given = parse_shapes(shapes) or shapes_from((found.row or {}).get("shapes"))
-        yield _prepared(found, given, folder / "prepared")
+            opened_model = _fetched(net, store, experiment, folder / "files")
+            fixed_shapes = parse_shapes(shapes) or shapes_from(
+                (opened_model.row or {}).get("shapes")
+            )
+        yield _prepared(opened_model, fixed_shapes, folder / "prepared")
 
 
 def _is_file_name(net: str) -> bool:
@@ -459,7 +458,7 @@ _BAR_WIDTH = 8
 
 @click.command()
 @net_argument
-@click.option("--device", default="htp", show_default=True, help="Chip to ask, such as htp:CHIP.")
+@chip_option
 @click.option(
     "--top",
     type=click.IntRange(min=1),
@@ -477,12 +476,7 @@ _BAR_WIDTH = 8
     metavar="SECONDS",
     help="Stop refining after this time; the next call continues.",
 )
-@click.option(
-    "--workers",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Compile N parts at once  [default: one per CPU]",
-)
+@workers_option
 @shape_option
 @common_options
 def layers(
@@ -511,31 +505,35 @@ def layers(
     from edgeloop.settings import cache_folder
 
     with (
-        opened_net(net, store, experiment, shapes) as found,
-        closing(open_device(device, found.settings)) as chip,
+        opened_net(net, store, experiment, shapes) as opened_model,
+        closing(open_device(device, opened_model.settings)) as chip,
     ):
         if not isinstance(chip, AttributesLatency):
             reason = f"{chip.name} cannot tell the cost of layers: use a chip, such as htp"
             raise BadInput(reason=reason)
         with count_bar("compiling parts") as progress:
             costs = chip.attribute(
-                *(_model(found, chip), workers, cache_folder() / "layers", limit_s, progress)
+                _model_for(chip, opened_model),
+                workers=workers,
+                cache=cache_folder() / "layers",
+                limit_s=limit_s,
+                progress=progress,
             )
     if as_json:
-        print_json([{"model": found.name, **asdict(costs)}])
+        print_json([{"model": opened_model.name, **asdict(costs)}])
         return
-    for line in _lines(found.name, costs, top):
+    for line in _layer_lines(opened_model.name, costs, top):
         click.echo(line)
 
 
-def _model(net: Net, device: Device) -> Path:
+def _model_for(device: Device, net: Net) -> Path:
     """The quantized file of a model that was converted for such devices, else the float one."""
     suffix = device.artefacts.get("quantized", "")
     converted = [path for name, path in net.files.items() if suffix and name.endswith(suffix)]
     return converted[0] if len(converted) == 1 else net.path
 
 
-def _lines(name: str, costs: LayerCosts, top: int) -> Iterator[str]:
+def _layer_lines(name: str, costs: LayerCosts, top: int) -> Iterator[str]:
     import textwrap
 
     least = "≥ " if costs.missing_ops else ""
@@ -560,8 +558,6 @@ def _lines(name: str, costs: LayerCosts, top: int) -> Iterator[str]:
 
 
 def _about(costs: LayerCosts) -> Iterator[str]:
-    from edgeloop._util.values import interval_text
-
     yield "estimate"
     if not costs.is_calibrated:
         yield "not calibrated"
@@ -609,13 +605,7 @@ _LAYER_WIDTH = 28
 
 @click.command()
 @net_argument
-@click.option(
-    "--device",
-    default="htp",
-    show_default=True,
-    metavar="NAME",
-    help="Chip to compile for, such as htp:qcs8550.",
-)
+@chip_option
 @click.option(
     "--apply",
     "target",
@@ -643,9 +633,7 @@ _LAYER_WIDTH = 28
     show_default=True,
     help="Samples of the dataset to use.",
 )
-@click.option(
-    "--workers", type=click.IntRange(min=1), help="Compilers at once  [default: one per CPU]"
-)
+@workers_option
 @shape_option
 @common_options
 def advise(
@@ -672,57 +660,57 @@ def advise(
     from edgeloop.tuning.advice import AdviceOptions, advise_model
 
     with (
-        opened_net(net, store, experiment, shapes) as opened,
+        opened_net(net, store, experiment, shapes) as opened_model,
         count_bar("rewriting and compiling") as progress,
     ):
-        data = given_dataset(dataset, opened.settings)
+        data = given_dataset(dataset, opened_model.settings)
         options = AdviceOptions(names, data, images, workers)
-        found = advise_model(opened.path, device, options, opened.settings, target, progress)
+        advice = advise_model(
+            opened_model.path, device, options, opened_model.settings, target, progress
+        )
     if as_json:
-        print_json([{"model": opened.name, **found.to_fields()}])
+        print_json([{"model": opened_model.name, **advice.to_fields()}])
         return
-    for line in _advise_lines(opened.name, found):
+    for line in _advise_lines(opened_model.name, advice):
         click.echo(line)
     if target is not None:
-        click.echo(_applied(found, target))
+        click.echo(_applied(advice, target))
 
 
-def _advise_lines(name: str, found: Advice) -> Iterator[str]:
-    compiles = plural(found.compiles, "new compile")
-    least = "≥ " if found.before and found.before.missing_ops else ""
-    about = f"{least}{_advise_time(found.before_ms)}, an estimate ({compiles})"
-    yield f"{printable(name)} on {found.device}: {about}"
+def _advise_lines(name: str, advice: Advice) -> Iterator[str]:
+    compiles = plural(advice.compiles, "new compile")
+    least = "≥ " if advice.before and advice.before.missing_ops else ""
+    about = f"{least}{latency_text(advice.before_ms)}, an estimate ({compiles})"
+    yield f"{printable(name)} on {advice.device}: {about}"
     yield ""
-    if found.rewrites:
-        yield _table(found.rewrites)
-        if not found.applies_others:
-            yield _total(found)
-        yield from _texts(found.rewrites)
-    elif not found.applies_others:
+    if advice.rewrites:
+        yield _table(advice.rewrites)
+        if not advice.applies_others:
+            yield _total(advice)
+        yield from _texts(advice.rewrites)
+    elif not advice.applies_others:
         yield "nothing found that helps"
-    if found.others:
-        how = "named by --only" if found.applies_others else "applied only with --only"
-        if found.rewrites or not found.applies_others:
+    if advice.others:
+        how = "named by --only" if advice.applies_others else "applied only with --only"
+        if advice.rewrites or not advice.applies_others:
             yield ""
         yield f"changes what the model returns ({how}):"
-        yield _table(found.others)
-        if found.applies_others:
-            yield _total(found)
-        yield from _texts(found.others)
-    yield from _notes(found)
+        yield _table(advice.others)
+        if advice.applies_others:
+            yield _total(advice)
+        yield from _texts(advice.others)
+    yield from _notes(advice)
 
 
-def _total(found: Advice) -> str:
+def _total(advice: Advice) -> str:
     """With where the time on the chip is expected, before and after."""
-    from edgeloop._util.values import interval_text
-
-    total = f"{_advise_time(found.before_ms)} → {_advise_time(found.after_ms)}"
+    total = f"{latency_text(advice.before_ms)} → {latency_text(advice.after_ms)}"
     expected = [
         f"{word}: {text}"
-        for word, one in (("before", found.before), ("after", found.after))
+        for word, one in (("before", advice.before), ("after", advice.after))
         if one and (text := interval_text(one.low_ms, one.high_ms, one.coverage))
     ]
-    lines = ["", f"total: {total}, {found.gain_percent:.1f} % less"]
+    lines = ["", f"total: {total}, {advice.gain_percent:.1f} % less"]
     return "\n".join([*lines, "; ".join(expected)] if expected else lines)
 
 
@@ -732,7 +720,7 @@ def _table(rewrites: tuple[AdvisedRewrite, ...]) -> str:
         (
             one.name,
             _layers(one.layers),
-            f"{_advise_time(one.before_ms)} → {_advise_time(one.after_ms)}",
+            f"{latency_text(one.before_ms)} → {latency_text(one.after_ms)}",
             f"{one.gain_percent:.1f} %",
         )
         for one in rewrites
@@ -757,50 +745,44 @@ def _texts(rewrites: tuple[AdvisedRewrite, ...]) -> Iterator[str]:
         )
 
 
-def _notes(found: Advice) -> Iterator[str]:
+def _notes(advice: Advice) -> Iterator[str]:
     import textwrap
 
-    kept = {one.name for one in (*found.rewrites, *found.others)}
-    without = [name for name in found.tried if name not in kept and name not in found.rejected]
-    notes = [f"tried and not kept: {', '.join(without)}"] if without else []
-    notes += [f"not offered: {name}, since {why}" for name, why in found.rejected.items()]
-    if found.is_cut_short:
+    offered = {one.name for one in (*advice.rewrites, *advice.others)}
+    without = [name for name in advice.tried if name not in offered and name not in advice.rejected]
+    notes = [f"tried and not offered: {', '.join(without)}"] if without else []
+    notes += [f"not offered: {name}, since {why}" for name, why in advice.rejected.items()]
+    if advice.is_cut_short:
         notes.append("the search ended at its limit of compiles or time; run it again to go on")
-    if found.missing_ops:
+    if advice.missing_ops:
         notes.append(
-            f"the compiler has no cost for {found.missing_ops} steps: the estimate is too low"
+            f"the compiler has no cost for {advice.missing_ops} steps: the estimate is too low"
         )
-    if found.rewrites:
-        notes.append(_equality(found))
+    if advice.rewrites:
+        notes.append(_equality(advice))
     if notes:
         yield ""
     for note in notes:
         yield from textwrap.wrap(note, _WIDTH, subsequent_indent="  ")
 
 
-def _equality(found: Advice) -> str:
-    largest = max(one.difference for one in found.rewrites)
+def _equality(advice: Advice) -> str:
+    largest = max(one.difference for one in advice.rewrites)
     equal = f"outputs are equal to {largest:.0e} of their spread"
-    if found.quantized is None:
+    if advice.quantized is None:
         return f"{equal}; the accuracy of the quantized model was not checked: give a --dataset"
-    checked = found.quantized
+    checked = advice.quantized
     return (
         f"{equal}; quantized, on {checked.samples} samples: SQNR {checked.before_db:.1f} → "
-        f"{checked.after_db:.1f} dB, {_advise_time(checked.before_ms)} → "
-        f"{_advise_time(checked.after_ms)}"
+        f"{checked.after_db:.1f} dB, {latency_text(checked.before_ms)} → "
+        f"{latency_text(checked.after_ms)}"
     )
 
 
-def _applied(found: Advice, target: Path) -> str:
-    if found.written is None:
+def _applied(advice: Advice, target: Path) -> str:
+    if advice.written is None:
         return f"\n{shown(str(target))} was not written: there is nothing to apply"
     return f"\nwrote {shown(str(target))}: read, compared and estimated again"
-
-
-def _advise_time(milliseconds: float) -> str:
-    if milliseconds < 1:
-        return f"{1000 * milliseconds:.3g} µs"
-    return f"{milliseconds:.3g} ms" if milliseconds < 1000 else f"{milliseconds / 1000:.3g} s"
 
 
 # precision: which tensors deserve more bits, as a front of plans.
@@ -811,13 +793,13 @@ _NAME_WIDTH = 34
 
 @click.command()
 @net_argument
-@click.option("--device", default="htp", show_default=True, help="Chip to simulate.")
+@chip_option
 @click.option(
     "--dataset",
     type=click.Path(path_type=Path),
     help="Images for calibration and scores  [default: none, SQNR alone]",
 )
-@click.option("--task", default="", help="segmentation, …, tensors  [default: the settings]")
+@task_option
 @click.option(
     "--inputs",
     type=ExistingPath(),
@@ -851,7 +833,7 @@ _NAME_WIDTH = 34
     help="Where to write the plan  [default: NAME.precision.yaml]",
 )
 @click.option("--no-upload", is_flag=True, help="Do not add the variant to the store.")
-@click.option("--workers", type=click.IntRange(min=1), help="Processes  [default: one per CPU]")
+@workers_option
 @shape_option
 @fallback_option
 @common_options
@@ -859,7 +841,7 @@ def precision(
     net: str,
     device: str,
     dataset: Path | None,
-    task: str,
+    task: str | None,
     inputs: Path | None,
     images: int | None,
     choose: int | None,
@@ -891,21 +873,23 @@ def precision(
 
     if sum(option is not None for option in (choose, budget_ms, within)) > 1:
         raise click.UsageError("give one of --choose, --budget-ms and --within.")
-    with opened_net(net, store, experiment, shapes) as found:
-        settings = found.settings
+    with opened_net(net, store, experiment, shapes) as opened_model:
+        settings = opened_model.settings
         if allow_cpu_fallback:
             settings = settings.with_keys(allow_cpu_fallback=True)
         data = given_dataset(dataset, settings)
-        options = PrecisionOptions(device, data, task, images or 0, inputs, workers or 0)
-        digest = sha256_of(found.uploaded)
+        options = PrecisionOptions(device, data, task or "", images or 0, inputs, workers or 0)
+        digest = sha256_of(opened_model.uploaded)
         with _progress() as progress:
-            report = tune_precision(found.path, found.name, digest, options, settings, progress)
+            report = tune_precision(
+                opened_model.path, opened_model.name, digest, options, settings, progress
+            )
         chosen = choose_point(report, choose, budget_ms, within)
-        target = output or Path(f"{found.name}.precision.yaml")
+        target = output or Path(f"{opened_model.name}.precision.yaml")
         chosen.plan.write(target)
         variant = ""
-        if found.is_stored and chosen.plan.bits and not no_upload:
-            variant = _uploaded(found, chosen.plan, store, experiment)
+        if opened_model.is_stored and chosen.plan.bits and not no_upload:
+            variant = _uploaded(opened_model, chosen.plan, store, experiment)
     number = report.points.index(chosen) + 1
     if as_json:
         fields = {"chosen": number, "plan": str(target), "variant": variant}
@@ -918,18 +902,18 @@ def precision(
         click.echo(f"It was uploaded as {variant}, for runners.")
 
 
-def _uploaded(found: Net, plan: PrecisionPlan, store: str | None, experiment: str | None) -> str:
+def _uploaded(net: Net, plan: PrecisionPlan, store: str | None, experiment: str | None) -> str:
     """A model of its own: the same file, with the plan beside it."""
     from edgeloop.graph.info import shapes_from
     from edgeloop.models.upload import UploadOptions
     from edgeloop.platforms import PLAN_FILE
 
-    name = f"{found.name}.mixed-{plan.digest[:6]}"
-    shapes = shapes_from((found.row or {}).get("shapes"))
+    name = f"{net.name}.mixed-{plan.digest[:6]}"
+    shapes = shapes_from((net.row or {}).get("shapes"))
     texts = {PLAN_FILE: plan.text()}
     options = UploadOptions(tags=("mixed",), shapes=shapes, check=False, texts=texts)
     with opened(store, experiment) as workspace:
-        return workspace.catalog.upload(found.uploaded, name, options).model.name
+        return workspace.catalog.upload(net.uploaded, name, options).model.name
 
 
 @contextlib.contextmanager
@@ -962,7 +946,7 @@ def _precision_lines(report: PrecisionReport, chosen: PrecisionPoint) -> Iterato
         (
             f"{number}{' *' if point is chosen else ''}",
             point.label,
-            f"{'≥ ' if point.missing_ops else ''}{_precision_time(point.latency_us)}",
+            f"{'≥ ' if point.missing_ops else ''}{latency_text(point.latency_us / 1000)}",
             f"{point.sqnr_db:.1f} dB",
             *(_score(point) if metric else ()),
         )
@@ -1014,7 +998,7 @@ def _tensor(one: TensorSensitivity) -> tuple[str, ...]:
         one.tensor.operator or "input",
         "8 → 16" if one.tensor.kind == "activation" else "8 → 4",
         f"{one.error_db:.0f} dB",
-        "" if one.latency_us is None else _precision_time(one.latency_us),
+        "" if one.latency_us is None else latency_text(one.latency_us / 1000),
         "" if one.sqnr_db is None else f"{one.sqnr_db:.1f}",
     )
 
@@ -1022,14 +1006,11 @@ def _tensor(one: TensorSensitivity) -> tuple[str, ...]:
 def _score(point: PrecisionPoint) -> tuple[str, str]:
     if point.score is None or point.difference is None:
         return "", ""
-    found = point.difference
-    return f"{point.score:.4f}", f"{found.value:+.4f} ({found.low:+.4f} … {found.high:+.4f})"
-
-
-def _precision_time(microseconds: float) -> str:
-    if microseconds < 1000:
-        return f"{microseconds:.3g} µs"
-    return f"{microseconds / 1000:.3g} ms"
+    difference = point.difference
+    return (
+        f"{point.score:.4f}",
+        f"{difference.value:+.4f} ({difference.low:+.4f} … {difference.high:+.4f})",
+    )
 
 
 COMMANDS = (
