@@ -55,11 +55,13 @@ from edgeloop.platforms.precision import (
 )
 from edgeloop.platforms.registry import (
     DEFAULT_PLATFORM,
+    board_kinds,
     converted_by,
     converter_of,
     device_names,
     find_platform,
     health,
+    is_board,
     is_converted,
     list_devices,
     named_devices,
@@ -127,6 +129,7 @@ __all__ = [
     "Toolchain",
     "Versioned",
     "as_input",
+    "board_kinds",
     "calibration_batch",
     "calibration_runs",
     "check_batch",
@@ -141,6 +144,7 @@ __all__ = [
     "health",
     "image_batches",
     "infer_in_order",
+    "is_board",
     "is_converted",
     "list_devices",
     "model_inputs",
@@ -163,6 +167,7 @@ __all__ = [
 _WITH_NUMPY = (
     "as_input",
     "calibration_batch",
+    "board_kinds",
     "calibration_runs",
     "check_batch",
     "cut",

@@ -40,6 +40,9 @@ class Platform:
     name: ClassVar[str]
     device_names: ClassVar[tuple[str, ...]] = ()
     has_toolchain: ClassVar[bool] = True
+    has_boards: ClassVar[bool] = False
+    """Whether its devices are plugged into one machine, each with a name of its own. A fleet gives
+    every board a runner on that machine, and pods of Kubernetes have none."""
     converter: ClassVar[str] = ""
     """The platform whose toolchain makes the files that these devices run; empty: this one."""
     file_suffixes: ClassVar[tuple[str, ...]] = ()

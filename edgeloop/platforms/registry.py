@@ -80,6 +80,19 @@ def device_names() -> tuple[str, ...]:
     return tuple(name for platform in platforms() for name in platform.device_names)
 
 
+def board_kinds() -> frozenset[str]:
+    """The first part of the names of boards, such as `adb`."""
+    boards = [
+        name for platform in platforms() if platform.has_boards for name in platform.device_names
+    ]
+    return frozenset(name.partition(":")[0] for name in boards)
+
+
+def is_board(device: str) -> bool:
+    """Whether a name stands for a board (`adb:SERIAL`) or for all of a kind (`adb`)."""
+    return device.partition(":")[0] in board_kinds()
+
+
 def open_device(name: str, settings: Settings | None = None) -> Device:
     return platform_of(name).open_device(name, settings or _settings())
 

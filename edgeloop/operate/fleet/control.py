@@ -20,8 +20,7 @@ from edgeloop.node.datasets import Datasets
 from edgeloop.operate.fleet.launcher import StartedSupervisor
 from edgeloop.operate.fleet.records import DEAD_S, ExperimentShare, FleetRecord, Fleets, FleetSpec
 from edgeloop.operate.fleet.start import is_folder
-from edgeloop.operate.fleet.supervisor import BOARD
-from edgeloop.platforms import platform_of
+from edgeloop.platforms import board_kinds, platform_of
 from edgeloop.settings import Settings
 from edgeloop.store import Store
 
@@ -58,7 +57,7 @@ def completed_spec(spec: FleetSpec, settings: Settings, store: Store) -> FleetSp
         reason = f"the quotas allow fewer runners than the least of {spec.runners}: lower it"
         raise BadInput(reason=reason)
     for device in spec.devices:
-        if device != BOARD:
+        if device not in board_kinds():
             platform_of(device)
     named = spec.model_copy(update={"compute": compute, "experiments": experiments})
     kind, _ = place_of(settings, named)

@@ -21,17 +21,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema, field_validator
 from pydantic.alias_generators import to_camel
+from pydantic_core import CoreSchema, core_schema
 
 from edgeloop._util.redact import redact
 from edgeloop._util.schema import Section, key, validated, with_overrides
 from edgeloop._util.values import Reads, mapping, matching, shown
 from edgeloop._util.yaml import Origin, read_document
-from edgeloop.errors import BadName, BadSetting
+from edgeloop.errors import BadInput, BadName, BadSetting
 from edgeloop.models.columns import check_experiment_name
 from edgeloop.operate.fleet.control import carried_settings
 from edgeloop.operate.fleet.helm import render_chart
 from edgeloop.operate.fleet.records import FleetSpec, read_spec
 from edgeloop.operate.fleet.start import is_folder
+from edgeloop.platforms import board_kinds, is_board, platform_of
 from edgeloop.settings import Settings
 
 CHART = Path(__file__).with_name("chart")
@@ -128,7 +130,7 @@ def _of_any_fleet(spec: FleetSpec, settings: Settings) -> Plain:
     if "grace" in given:
         runner["graceSeconds"] = math.ceil(spec.grace) + GRACE_MARGIN_S
     # Boards are outside of the cluster.
-    devices = [device for device in spec.devices if not device.startswith("adb")]
+    devices = [device for device in spec.devices if not is_board(device)]
     if len(devices) > 1:
         reason = "a runner on Kubernetes has one device: use an experiment for each"
         raise BadSetting(where="fleet.devices", reason=reason)
@@ -227,7 +229,7 @@ Quantity = Annotated[
 ]
 Cidr = Annotated[str, AfterValidator(_cidr)]
 _CAPABILITY = r"[A-Za-z0-9][A-Za-z0-9:._-]{0,99}"
-_DEVICE = r"(host|htp:[A-Za-z0-9._-]{1,80})?"
+_DEVICE = r"[a-z][a-z0-9_-]{0,40}(:[A-Za-z0-9._-]{1,80})?"
 
 
 def _capability(text: str) -> str:
@@ -236,11 +238,28 @@ def _capability(text: str) -> str:
     return text
 
 
-def _device(text: str) -> str:
-    if not re.fullmatch(_DEVICE, text):
-        reason = ": boards are outside of the cluster" if text.startswith("adb") else ""
-        raise ValueError(f"must be htp:CHIP or host, not {text!r}{reason}")
-    return text
+class _DeviceName:
+    """The name of a device that every machine can have, as the installed platforms name them."""
+
+    def __get_pydantic_core_schema__(self, source: object, handler: object) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self._read)
+
+    def __get_pydantic_json_schema__(self, _: object, handler: object) -> Plain:
+        boards = "|".join(sorted(board_kinds()))
+        pattern = f"^({_DEVICE})?$"
+        return {"type": "string", "pattern": pattern, "not": {"pattern": f"^({boards})(:|$)"}}
+
+    def _read(self, value: object) -> str:
+        if not isinstance(value, str) or not re.fullmatch(f"({_DEVICE})?", value):
+            raise ValueError(f"must be a device such as htp:CHIP or host, not {shown(value)}")
+        if is_board(value):
+            raise ValueError(f"cannot be {value!r}: boards are outside of the cluster")
+        if value:
+            try:
+                platform_of(value)
+            except BadInput as error:
+                raise ValueError(f"cannot be {value!r}: {error}") from None
+        return value
 
 
 # Not `Reads`: types of keys that may be left out must be hashable.
@@ -249,9 +268,7 @@ Capability = Annotated[
     AfterValidator(_capability),
     WithJsonSchema({"type": "string", "pattern": f"^{_CAPABILITY}$"}),
 ]
-Device = Annotated[
-    str, AfterValidator(_device), WithJsonSchema({"type": "string", "pattern": f"^{_DEVICE}$"})
-]
+Device = Annotated[str, _DeviceName()]
 
 
 class ChartSection(Section):

@@ -23,7 +23,7 @@ class RunnerOrder:
 
     id: str
     experiment: str
-    device: str = ""  # adb:SERIAL, htp:CHIP; empty: the machine itself
+    device: str = ""  # of a platform; empty: the machine itself
     cpus: int = 1  # 0: it reserves none, as a board's runner
     resources: Mapping[str, float] = field(default_factory=dict)
     words: tuple[str, ...] = ()
@@ -81,7 +81,7 @@ class Launcher(ABC):
 
     @abstractmethod
     def devices(self) -> Sequence[str]:
-        """The boards on machines of this engine, such as `adb:8c2f11d0`."""
+        """The boards on machines of this engine, by their device names."""
 
     def places(self, cpus: int) -> int | None:
         """How many runners with so many CPUs can ever be at work; None: nobody knows, because

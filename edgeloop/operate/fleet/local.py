@@ -40,7 +40,7 @@ from edgeloop.operate.fleet.keeper import (
 from edgeloop.operate.fleet.launcher import Launcher, RunnerOrder, RunnerState, StartedSupervisor
 from edgeloop.operate.fleet.process import last_line
 from edgeloop.operate.fleet.records import FleetRecord
-from edgeloop.operate.fleet.supervisor import is_board_name, supervise
+from edgeloop.operate.fleet.supervisor import supervise
 from edgeloop.settings import Settings, state_folder, whole_environment
 from edgeloop.store.location import location_text
 
@@ -170,13 +170,13 @@ class LocalLauncher(Launcher):
     def devices(self) -> Sequence[str]:
         """Boards that are plugged in."""
         if time.monotonic() - self._looked_at >= _LOOK_FOR_BOARDS_S:
-            from edgeloop.platforms import list_devices
+            from edgeloop.platforms import is_board, list_devices
 
             self._looked_at = time.monotonic()
             self._boards = tuple(
                 listed.device
                 for listed in list_devices(self._settings)
-                if listed.is_attached and is_board_name(listed.device)
+                if listed.is_attached and is_board(listed.device)
             )
         return self._boards
 

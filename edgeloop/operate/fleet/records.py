@@ -436,7 +436,7 @@ class FleetSpec(Section):
     devices: Annotated[tuple[str, ...], Reads(_devices, {"type": ["string", "array"]})] = key(
         (),
         "`host` or `htp:CHIP` for every runner; `adb:SERIAL`, or `adb` for all boards of the "
-        "compute, with one runner each.",
+        "compute, with one runner each. Devices of plug-ins by their names.",
     )
     dataset: Text = key(
         "", "A folder that every machine has, or a dataset of the store such as `faces@3`."

@@ -42,7 +42,7 @@ from edgeloop.operate.fleet.records import (
     new_runner_name,
 )
 from edgeloop.operate.fleet.start import settings_words
-from edgeloop.platforms import converter_of
+from edgeloop.platforms import converter_of, is_board
 from edgeloop.settings import Settings
 from edgeloop.store import Store
 from edgeloop.store.location import open_store
@@ -133,7 +133,7 @@ class _Seen:
 
     @property
     def machines(self) -> dict[str, RunnerOrder]:
-        return {id_: order for id_, order in self.active().items() if not is_board(order)}
+        return {id_: order for id_, order in self.active().items() if not is_for_board(order)}
 
     @property
     def boards(self) -> dict[str, tuple[str, RunnerOrder]]:
@@ -141,14 +141,14 @@ class _Seen:
         return {
             order.device: (id_, order)
             for id_, order in self.orders.items()
-            if is_board(order) and self.states[id_] != "ended"
+            if is_for_board(order) and self.states[id_] != "ended"
         }
 
     @property
     def machine_count(self) -> int:
         """All that take up a place, also those that are ending."""
         return sum(
-            not is_board(order) and self.states[id_] != "ended"
+            not is_for_board(order) and self.states[id_] != "ended"
             for id_, order in self.orders.items()
         )
 
@@ -290,7 +290,7 @@ class FleetSupervisor:
         spec, record = seen.record.spec, seen.record
         machine = machine_order("", "", record, seen.known_boards)
         for id_, order in seen.active().items():
-            template = board_order("", "", order.device, record) if is_board(order) else machine
+            template = board_order("", "", order.device, record) if is_for_board(order) else machine
             is_served = order.experiment in spec.experiments
             if not is_served or not is_as_told(order, template, record, seen.known_boards):
                 self._launcher.drain(id_)
@@ -385,7 +385,7 @@ class FleetSupervisor:
         self, record: FleetRecord, served: tuple[str, ...], orders: Mapping[str, RunnerOrder]
     ) -> tuple[str, ...]:
         """Boards that this fleet has or had: machines go on converting for one that is away."""
-        of_runners = [order.device for order in orders.values() if is_board(order)]
+        of_runners = [order.device for order in orders.values() if is_for_board(order)]
         self._boards_seen.update(dict.fromkeys((*served, *of_runners)))
         return tuple(board for board in self._boards_seen if serves_board(record, board))
 
@@ -432,11 +432,12 @@ class FleetSupervisor:
 
     def _observation(self, seen: _Seen, shares: Mapping[str, int], boards: int) -> FleetObservation:
         counts = Counter(
-            state for id_, state in seen.states.items() if not is_board(seen.orders.get(id_))
+            state for id_, state in seen.states.items() if not is_for_board(seen.orders.get(id_))
         )
         have = Counter(order.experiment for order in seen.machines.values())
         serving = sum(
-            is_board(order) and seen.states[id_] == "running" for id_, order in seen.orders.items()
+            is_for_board(order) and seen.states[id_] == "running"
+            for id_, order in seen.orders.items()
         )
         lines = {
             name: {
@@ -700,16 +701,12 @@ class BoardTurns:
 # What the runners of a fleet are told: from its record to the options of `edgeloop runner`.
 
 
-BOARD = "adb"
+def is_for_board(order: RunnerOrder | None) -> bool:
+    return order is not None and _is_board(order.device)
 
 
-def is_board_name(device: str) -> bool:
-    """`adb:SERIAL` is one board, `adb` all of a compute."""
-    return device.partition(":")[0] == BOARD
-
-
-def is_board(order: RunnerOrder | None) -> bool:
-    return order is not None and is_board_name(order.device)
+# Asked at every tick of a supervisor; these look through all installed packages.
+_is_board, _converter_of = cache(is_board), cache(converter_of)
 
 
 def machine_order(
@@ -717,7 +714,7 @@ def machine_order(
 ) -> RunnerOrder:
     """A runner that converts and evaluates on a machine, with the devices that every machine has.
     If the fleet has boards instead, it converts for those."""
-    own = [device for device in record.spec.devices if not is_board_name(device)]
+    own = [device for device in record.spec.devices if not _is_board(device)]
     devices = tuple(word for device in own for word in ("--device", device))
     tool: tuple[str, ...] = ()
     if boards and not own and "--toolchain" not in record.spec.options:
@@ -740,24 +737,18 @@ def is_as_told(
 
 
 def may_have_boards(record: FleetRecord) -> bool:
-    return _has_any_board(record) or any(map(is_board_name, record.spec.devices))
+    return _is_told_nothing(record) or any(map(_is_board, record.spec.devices))
 
 
 def serves_board(record: FleetRecord, board: str) -> bool:
     """All boards that a cluster announces, unless it is told which. A board that is plugged into
     this machine may be somebody's phone: it is served only if it is asked for."""
-    return _has_any_board(record) or board in record.spec.devices
+    kind = board.partition(":")[0]
+    return _is_told_nothing(record) or kind in record.spec.devices or board in record.spec.devices
 
 
-def _has_any_board(record: FleetRecord) -> bool:
-    is_told_nothing = not record.spec.devices and record.kind != "local"
-    return is_told_nothing or BOARD in record.spec.devices
-
-
-@cache
-def _converter_of(board: str) -> str:
-    """Asked at every tick of a supervisor; it looks through all installed packages."""
-    return converter_of(board)
+def _is_told_nothing(record: FleetRecord) -> bool:
+    return not record.spec.devices and record.kind != "local"
 
 
 def board_order(name: str, experiment: str, board: str, record: FleetRecord) -> RunnerOrder:
@@ -777,7 +768,7 @@ def _common_words(record: FleetRecord) -> tuple[str, ...]:
 
 def machine_groups(spec: FleetSpec) -> Callable[[str], bool]:
     """Whether a runner on a machine can do the work of a group, as `demand` names them."""
-    own = [device for device in spec.devices if not is_board_name(device)]
+    own = [device for device in spec.devices if not _is_board(device)]
     kinds = {device.partition(":")[0] for device in own}
 
     def serves(group: str) -> bool:

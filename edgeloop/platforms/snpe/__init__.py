@@ -87,6 +87,7 @@ _REINSTALL = "unpack the whole SDK again, from Qualcomm's package for Linux and 
 class SnpePlatform(Platform):
     name = "snpe"
     device_names = ("adb:SERIAL",)
+    has_boards = True
     file_suffixes = (".quant.dlc", ".dlc", ".layers.csv", ".encodings.json")
     settings = SnpeSettings
 

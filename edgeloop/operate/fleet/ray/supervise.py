@@ -28,6 +28,7 @@ from edgeloop.operate.fleet.ray.node import (
 from edgeloop.operate.fleet.records import Fleets
 from edgeloop.operate.fleet.start import prepared
 from edgeloop.operate.fleet.supervisor import drain_orphans, supervise
+from edgeloop.platforms import is_board
 from edgeloop.settings import Settings
 from edgeloop.store.location import open_store
 
@@ -112,7 +113,6 @@ if __name__ == "__main__":
 # what Ray started again with it; what belongs to an earlier `fleet up` ends after its stage.
 
 
-BOARD = "adb:"  # resources of nodes with this beginning are boards
 _ANSWER_S = 0.2
 _SILENCE_S = 5.0  # until an actor that does not answer counts as waiting
 _LOST_S, _UNPLACED_S = 60.0, 20.0  # until one that was told to end and does not answer is killed
@@ -307,7 +307,7 @@ def actor_state(handle: Any) -> str:
 
 
 def _resources_of(order: RunnerOrder) -> dict[str, float]:
-    board = {order.device: 1.0} if order.device.startswith(BOARD) else {}
+    board = {order.device: 1.0} if is_board(order.device) else {}
     return {**board, **order.resources}
 
 
@@ -320,4 +320,5 @@ def _order(name: str) -> RunnerOrder | None:
 
 
 def _is_board(name: str) -> bool:
-    return name.startswith(BOARD) and len(name) > len(BOARD)
+    """Whether a resource of a node is a board that is plugged into it."""
+    return ":" in name.strip(":") and is_board(name)
