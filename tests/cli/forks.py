@@ -29,12 +29,15 @@ from pathlib import Path
 from typing import IO, Any
 
 IMPORTED = (
-    *("edgeloop.cli.app", "edgeloop.cli.models", "edgeloop.cli.status", "edgeloop.cli.jobs"),
-    *("edgeloop.cli.terminal", "edgeloop.workspace"),
-    *("edgeloop.models.upload", "edgeloop.graph", "edgeloop.jobs.client", "edgeloop.node.datasets"),
-    *("edgeloop.store.sql", "edgeloop.store.postgres", "edgeloop.store.azure"),
-    *("edgeloop.store.azure", "azure.data.tables", "obstore.store", "onnx", "yaml"),
-    *("rich.live", "rich.progress"),
+    *("edgeloop.cli.app", "edgeloop.cli.bench", "edgeloop.cli.data", "edgeloop.cli.fleet"),
+    *("edgeloop.cli.jobs", "edgeloop.cli.models", "edgeloop.cli.runner", "edgeloop.cli.search"),
+    *("edgeloop.cli.status", "edgeloop.cli.terminal", "edgeloop.workspace"),
+    *("edgeloop.models.upload", "edgeloop.graph", "edgeloop.graph.worker", "edgeloop.jobs.spec"),
+    *("edgeloop.jobs.client", "edgeloop.node.datasets", "edgeloop.search.campaign"),
+    *("edgeloop.operate.fleet.control", "edgeloop.operate.fleet.local"),
+    *("edgeloop.operate.fleet.records", "edgeloop.store.azure", "edgeloop.store.postgres"),
+    *("edgeloop.store.sql", "azure.data.tables", "numpy", "obstore.store", "onnx.checker"),
+    *("onnx.shape_inference", "PIL.Image", "rich.live", "rich.progress", "yaml"),
 )
 _LONGEST_REQUEST = 200_000
 
@@ -60,8 +63,9 @@ class Fork:
         self._told = _server().send(request, files)
         for file in set(files):
             os.close(file)
-        self.pid = _number(self._told)
+        self.pid = int(_line(self._told))
         self.returncode: int | None = None
+        self.cpu_s = self.peak_mb = 0.0  # known in the end; both also of what it has waited for
 
     def poll(self) -> int | None:
         if self.returncode is None and select.select([self._told], [], [], 0)[0]:
@@ -84,7 +88,8 @@ class Fork:
         self.send_signal(signal.SIGKILL)
 
     def _end(self) -> None:
-        self.returncode = _number(self._told)
+        code, cpu_s, peak_mb = _line(self._told).split()
+        self.returncode, self.cpu_s, self.peak_mb = int(code), float(cpu_s), float(peak_mb)
         os.close(self._told)
 
 
@@ -94,8 +99,8 @@ class PipedFork(Fork):
         out, stdout = os.pipe()
         err, stderr = os.pipe()
         self.stdin: IO[str] = os.fdopen(ours, "w")
-        self.stdout: IO[str] = os.fdopen(out)
-        self.stderr: IO[str] = os.fdopen(err)
+        self.stdout: IO[str] = os.fdopen(out, errors="backslashreplace")
+        self.stderr: IO[str] = os.fdopen(err, errors="backslashreplace")
         super().__init__(request, [stdin, stdout, stderr])
 
     def communicate(self, text: str = "", timeout: float | None = None) -> tuple[str, str]:
@@ -155,10 +160,10 @@ def _server() -> ForkServer:
     return ForkServer()
 
 
-def _number(file: int) -> int:
-    content = os.read(file, 32)
+def _line(file: int) -> bytes:
+    content = os.read(file, 100)
     assert content, "the process that forks has ended"
-    return int(content)
+    return content
 
 
 # In the other process.
@@ -192,14 +197,15 @@ def _serve(control: socket.socket) -> Request | None:
                     ended = key.fd
                     pid, telling = running.pop(ended)
                     selector.unregister(ended)
-                    status = os.waitpid(pid, 0)[1]
-                    _tell(telling, os.waitstatus_to_exitcode(status))
+                    _, status, used = os.wait4(pid, 0)
+                    cpu_s, peak_mb = used.ru_utime + used.ru_stime, used.ru_maxrss / 1024
+                    _tell(telling, f"{os.waitstatus_to_exitcode(status)} {cpu_s} {peak_mb}\n")
                     os.close(ended)
 
 
-def _tell(file: int, code: int) -> None:
+def _tell(file: int, line: str) -> None:
     with contextlib.suppress(BrokenPipeError):  # whoever started it has gone
-        os.write(file, f"{code}\n".encode())
+        os.write(file, line.encode())
     os.close(file)
 
 

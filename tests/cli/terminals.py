@@ -34,7 +34,7 @@ class Terminal:
         assert terminal.wait() == 0, terminal.seen
         return terminal.seen.replace("\r\n", "\n")
 
-    def read_until(self, text: str, limit_s: float = 30.0) -> None:
+    def read_until(self, text: str, limit_s: float = 60.0) -> None:
         """Only what comes from now on counts."""
         start, deadline = len(self.seen), time.monotonic() + limit_s
         while text not in self.seen[start:]:
@@ -46,7 +46,7 @@ class Terminal:
     def type(self, keys: bytes) -> None:
         os.write(self._file, keys)
 
-    def wait(self, limit_s: float = 30.0) -> int:
+    def wait(self, limit_s: float = 60.0) -> int:
         deadline = time.monotonic() + limit_s
         while self._process.poll() is None:
             if time.monotonic() > deadline:

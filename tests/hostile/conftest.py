@@ -1,22 +1,17 @@
-"""One fork server per pytest process, and a project of its own for every input."""
+"""A project of its own for every input."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import clean_environ
-from tests.hostile.harness import Ended, Harness, hostile_harness
+from tests.hostile import harness
+from tests.hostile.harness import Ended
 
 Attempt = Callable[..., Ended]
-
-
-@pytest.fixture(scope="session")
-def harness() -> Iterator[Harness]:
-    with hostile_harness() as started:
-        yield started
 
 
 @pytest.fixture
@@ -27,7 +22,7 @@ def project(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def attempt(harness: Harness, project: Path, tmp_path: Path) -> Attempt:
+def attempt(project: Path, tmp_path: Path) -> Attempt:
     """A command in the project, with state and cache of its own."""
 
     def run(*arguments: object, forks_worker: bool = False) -> Ended:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -17,7 +18,19 @@ from typing import Any
 
 from edgeloop._util import isolation
 from edgeloop._util.isolation import serve
+from edgeloop.cli import main
 from edgeloop.graph import worker  # noqa: F401 - loaded before the fork
+
+MOST_BYTES = 8 * 2**30  # of address space: a bomb ends here, and not with this machine
+
+
+def begin(forks_worker: bool) -> None:
+    """Be the command, within bounds."""
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, hard))
+    if forks_worker:
+        lend_forked_worker()
+    main()
 
 
 class ForkedWorker:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import os
+import signal
 import subprocess
-import sys
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.cli.forks import PipedFork, Request
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU_S = 10.0  # of the command and all that it started
@@ -22,7 +22,6 @@ class Ended:
     code: int
     out: str
     err: str
-    wall_s: float
     cpu_s: float
     peak_mb: float
 
@@ -58,53 +57,23 @@ class Ended:
         assert self.peak_mb < PEAK_MB, self
 
 
-class Harness:
-    """Commands, each in a fork of one process that has imported everything before."""
-
-    def __init__(self, server: subprocess.Popen[str], folder: Path) -> None:
-        self._server = server
-        self._folder = folder
-
-    def run(
-        self,
-        arguments: Iterable[object],
-        cwd: Path,
-        environ: Mapping[str, str],
-        limit_s: float = WALL_S,
-        forks_worker: bool = False,
-    ) -> Ended:
-        """`environ` is the whole environment of the command. With `forks_worker` the process that
-        reads models is forked, too, and not started."""
-        files = {name: self._folder / name for name in ("stdin", "out", "err")}
-        files["stdin"].write_bytes(b"")
-        order = {
-            "arguments": [str(argument) for argument in arguments],
-            "cwd": str(cwd),
-            "environ": {"TERM": "dumb", "COLUMNS": "200", **environ},
-            "limit_s": limit_s,
-            "forks_worker": forks_worker,
-            **{name: str(path) for name, path in files.items()},
-        }
-        assert self._server.stdin is not None and self._server.stdout is not None
-        self._server.stdin.write(json.dumps(order) + "\n")
-        self._server.stdin.flush()
-        answer = json.loads(self._server.stdout.readline())
-        texts = {name: files[name].read_text(errors="replace") for name in ("out", "err")}
-        return Ended(**answer, **texts)
-
-
-@contextmanager
-def hostile_harness() -> Iterator[Harness]:
-    """The fork server, for as long as it is needed."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "tests.hostile.server"]
-        server = subprocess.Popen(
-            command, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        try:
-            yield Harness(server, Path(folder))
-        finally:
-            assert server.stdin is not None and server.stdout is not None
-            server.stdin.close()
-            server.wait()
-            server.stdout.close()
+def run(
+    arguments: Iterable[object],
+    cwd: Path,
+    environ: Mapping[str, str],
+    forks_worker: bool = False,
+) -> Ended:
+    """`environ` is the whole environment of the command. With `forks_worker` the process that
+    reads models is forked, too, and not started."""
+    path = f"import sys; sys.path.insert(1, {str(ROOT)!r})"
+    code = f"{path}\nfrom tests.hostile.forked import begin\nbegin({forks_worker})"
+    known = {"TERM": "dumb", "COLUMNS": "200", **environ}
+    words = tuple(map(str, arguments))
+    request = Request(words, str(cwd), known, code, has_session=True)
+    command = PipedFork(request)
+    try:
+        out, err = command.communicate(timeout=WALL_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(command.pid, signal.SIGKILL)
+        out, err = "", f"not ended after {WALL_S:g} s"
+    return Ended(command.wait(), out, err, command.cpu_s, command.peak_mb)

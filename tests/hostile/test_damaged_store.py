@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import clean_environ
+from tests.hostile import harness
 from tests.hostile.conftest import Attempt
-from tests.hostile.harness import Harness
 from tests.nets import save_tiny
 
 pytestmark = pytest.mark.slow  # a process for every input
@@ -64,7 +64,7 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def sound(harness: Harness, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sound")
     for number, name in enumerate(("net", "new", "other")):
         save_tiny(folder / f"{name}.onnx", number)

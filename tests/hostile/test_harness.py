@@ -23,16 +23,16 @@ def test_commands_are_the_real_ones(attempt: Attempt, project: Path) -> None:
 @pytest.mark.parametrize(
     "ended",
     [
-        Ended(0, "", "", 1, 1, 100),
-        Ended(-9, "", "edgeloop: no", 1, 1, 100),
-        Ended(1, "", "", 1, 1, 100),
-        Ended(1, "", "edgeloop: no", 1, 11, 100),
-        Ended(1, "", "edgeloop: no", 1, 1, 600),
-        Ended(1, "", "Traceback (most recent call last)\nedgeloop: no", 1, 1, 100),
-        Ended(1, "", "edgeloop: unexpected ValueError: no", 1, 1, 100),
-        Ended(1, "", "edgeloop: \x1b[31mno", 1, 1, 100),
-        Ended(1, "", "no", 1, 1, 100),
-        Ended(1, "", "edgeloop: " + "no" * 2000, 1, 1, 100),
+        Ended(0, "", "", 1, 100),
+        Ended(-9, "", "edgeloop: no", 1, 100),
+        Ended(1, "", "", 1, 100),
+        Ended(1, "", "edgeloop: no", 11, 100),
+        Ended(1, "", "edgeloop: no", 1, 600),
+        Ended(1, "", "Traceback (most recent call last)\nedgeloop: no", 1, 100),
+        Ended(1, "", "edgeloop: unexpected ValueError: no", 1, 100),
+        Ended(1, "", "edgeloop: \x1b[31mno", 1, 100),
+        Ended(1, "", "no", 1, 100),
+        Ended(1, "", "edgeloop: " + "no" * 2000, 1, 100),
     ],
 )
 def test_a_bad_end_is_seen(ended: Ended) -> None:
