@@ -31,6 +31,7 @@ from edgeloop.search.base import Evaluation
 from edgeloop.search.campaign import NICENESS
 from edgeloop.search.config import SearchConfig, config_of
 from edgeloop.search.evaluators import EvaluatorGroup, Screening
+from edgeloop.search.evaluators.screening import ScreeningPlan
 from edgeloop.search.evaluators.threads import PoolEvaluator, Request
 from edgeloop.search.loop import SearchLoop
 from edgeloop.search.nets.spaces import Space, find_space
@@ -183,7 +184,7 @@ def _children_s() -> float:
 
 def _screening() -> EvaluatorGroup:
     wanted = ("params", "chip_latency_ms")
-    return EvaluatorGroup([Screening(wanted, with_counts=True) for _ in range(2)])
+    return EvaluatorGroup([Screening(ScreeningPlan(wanted, with_counts=True)) for _ in range(2)])
 
 
 def _searched(config: SearchConfig, workers: int, is_compiled: bool) -> Times:

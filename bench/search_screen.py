@@ -13,6 +13,7 @@ from pathlib import Path
 
 from bench.tables import markdown
 from edgeloop.search.evaluators import Screening
+from edgeloop.search.evaluators.screening import ScreeningPlan
 from edgeloop.search.nets.architecture import Architecture
 from edgeloop.search.nets.spaces import find_space
 
@@ -29,7 +30,7 @@ SPACES: dict[str, tuple[dict[str, object], int, int]] = {
 
 def run() -> str:
     rows = []
-    with_chip = Screening(wanted=("params", "macs", "chip_latency_ms"))
+    with_chip = Screening(ScreeningPlan(("params", "macs", "chip_latency_ms")))
     with_chip.warm()
     for name, (options, side, count) in SPACES.items():
         space = find_space("hourglass", options)

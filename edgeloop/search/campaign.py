@@ -42,8 +42,8 @@ from edgeloop.search.evaluators import (
     TrainingJobs,
 )
 from edgeloop.search.evaluators.jobs import pinned
-from edgeloop.search.evaluators.screening import check_devices
-from edgeloop.search.loop import Event, SearchLoop
+from edgeloop.search.evaluators.screening import ScreeningPlan, check_devices
+from edgeloop.search.loop import Event, SearchListener, SearchLoop
 from edgeloop.search.nets.architecture import Architecture
 from edgeloop.search.nets.device import usable_cards
 from edgeloop.search.nets.plan import TrainingPlan
@@ -282,11 +282,8 @@ class Search:
                 shutil.rmtree(self.folder / SCREENING / candidate.arch.id, ignore_errors=True)
             hear(event)
 
-        loop = SearchLoop(
-            *(self.config, self.study, evaluators, self.table, heard, self._models.keep),
-            bank=bank,
-            tell=tell,
-        )
+        listener = SearchListener(heard, self._models.keep, tell)
+        loop = SearchLoop(self.config, self.study, evaluators, self.table, listener, bank)
         try:
             candidates = loop.run()
         finally:  # also when it is interrupted or fails
@@ -384,19 +381,18 @@ class Search:
     def _screening(self, wanted: Sequence[str]) -> Screening:
         host = self._options("host_latency_ms")
         settings = self.workspace.settings
-        return Screening(
-            wanted,
-            self.config.chips[0],
+        plan = ScreeningPlan(
+            wanted=wanted,
+            device=self.config.chips[0],
             devices=self.config.devices,
-            repeats=int(str(host.get("repeats", 20))),
-            warm_up=int(str(host.get("warm_up", 3))),
-            folder=self.folder / SCREENING,
             constraints=self.config.constraints,
             with_counts=self.config.pool > 0,
             proxies=self.config.proxies,
-            project=settings.project,
-            settings=settings,
+            repeats=int(str(host.get("repeats", 20))),
+            warm_up=int(str(host.get("warm_up", 3))),
         )
+        folder = self.folder / SCREENING
+        return Screening(plan, folder=folder, project=settings.project, settings=settings)
 
     def _farm(self, name: str, trained_with: str, tell: Tell) -> RemoteBenchmark:
         options = self._options(name)

@@ -1,16 +1,18 @@
 """The search loop: candidates pass from cheap evaluators to expensive ones, several at a time.
 
-A candidate that violates a constraint is screened out as soon as that is known. All evaluators of
-one cost work on it in parallel, so training and measuring overlap; those of the next cost wait for
-them. A free slot is given to a new candidate at once, unless the configuration asks for batches.
-An evaluator that prefers several at once gets them when so many are ready, or when no other one can
-become ready before these have ended.
+All evaluators of one cost work on a candidate in parallel, so training and measuring overlap; those
+of the next cost wait for them. A candidate that violates a constraint is screened out as soon as
+that is known. A free slot is given to a new candidate at once, unless the configuration asks for
+batches: then a whole round is chosen before any of it starts. An evaluator that prefers groups gets
+one when it is full, or when no other candidate can become ready before these have ended.
 
 With early stopping, a training pauses at its rungs. A paused candidate holds no slot. A free slot
 is given first to the paused candidate that should continue; those that never do end as stopped.
 
-Results are in the status table before the study says that a candidate ended or paused. So a search
-that is killed at any point loses nothing and evaluates nothing twice.
+Results are in the status table before the study records that a candidate ended or paused. So a
+search that is killed at any point loses nothing and evaluates nothing twice.
+
+Start reading in `SearchLoop.run`; `_advance` takes one candidate from cost to cost.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from edgeloop.search.pool import HOPELESS, Bank, pool_of
 from edgeloop.search.stopping import Ladder
 from edgeloop.search.study import Candidate, End, Study, patiently
 
-LOOK_S = 0.2
+COLLECT_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -43,24 +45,38 @@ class Event:
     reason: str = ""
 
 
+@dataclass(frozen=True)
+class SearchListener:
+    """Callbacks of a search loop: `hear` for every step of a candidate, `keep` for the files of an
+    evaluation before its result is stored, `tell` for a sentence about a delay."""
+
+    hear: Callable[[Event], None] = lambda _: None
+    keep: Callable[[Architecture, Mapping[str, Path]], None] = lambda _, __: None
+    tell: Callable[[str], None] = lambda _: None
+
+
 @dataclass
-class _Open:
-    """A candidate that is being evaluated."""
+class _OpenCandidate:
+    """A candidate that holds a slot, or is paused. Evaluators are meant by their index."""
 
     candidate: Candidate
     values: dict[str, float] = field(default_factory=dict)
     files: dict[str, Path] = field(default_factory=dict)
-    cost: int = -1
-    owed: set[int] = field(default_factory=set)  # evaluators that are not done yet
-    asked: dict[int, int] = field(default_factory=dict)
+    cost: int = -1  # of the evaluators that were asked last
+    awaited: set[int] = field(default_factory=set)  # evaluators that have not answered yet
+    attempts: dict[int, int] = field(default_factory=dict)  # by evaluator
     rungs: dict[int, dict[str, float]] = field(default_factory=dict)  # values at each pause
     until: int = 0  # where its training ends next, if trainings have rungs
     is_paused: bool = False
+    is_promoted: bool = False  # it continues a training instead of starting at the first evaluator
+
+    @property
+    def id(self) -> str:
+        return self.candidate.arch.id
 
 
 class SearchLoop:
-    """Runs until the budget is spent. `table` stores the results and `keep` the files of each
-    evaluation; `hear` is called for every step."""
+    """Runs until the budget is spent. Results are stored in `table`."""
 
     def __init__(
         self,
@@ -68,51 +84,45 @@ class SearchLoop:
         study: Study,
         evaluators: Sequence[Evaluator],
         table: Candidates,
-        hear: Callable[[Event], None] = lambda _: None,
-        keep: Callable[[Architecture, Mapping[str, Path]], None] = lambda _, __: None,
+        listener: SearchListener | None = None,
         bank: Bank | None = None,
-        tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._config = config
         self._study = study
         self._evaluators = sorted(evaluators, key=lambda evaluator: evaluator.cost)
         self._table = table
-        self._hear = hear
-        self._keep_files = keep
-        self._open: dict[str, _Open] = {}
-        self._held: dict[int, list[_Open]] = {}  # ready for an evaluator that takes several
-        self._paused: dict[str, _Open] = {}
+        self._listener = listener or SearchListener()
+        self._open: dict[str, _OpenCandidate] = {}  # those that hold a slot
+        self._paused: dict[str, _OpenCandidate] = {}
+        self._round: list[_OpenCandidate] = []  # of `_open`, waiting for their round to be whole
+        self._groups: dict[int, list[_OpenCandidate]] = {}  # by evaluator, waiting to be sent
         self._ladder: Ladder | None = None
         self._ended = 0
         self._failed = 0
         self._failed_where: Counter[str] = Counter()  # in this run
-        self._fruitless = 0
+        self._fruitless = 0  # candidates in a row that violated a constraint
         self._is_exhausted = False
-        self._round: list[Callable[[], None]] = []  # what begins as soon as the round is whole
-        self._pool = pool_of(config, study, self._evaluators, bank, self._slots, tell)
+        self._pool = pool_of(
+            config, study, self._evaluators, bank, self._slots, self._listener.tell
+        )
 
     def run(self) -> list[Candidate]:
         """All candidates, once the budget is spent or the space has no other member."""
-        known = patiently(self._study.candidates)
-        self._ended = sum(item.state != "running" for item in known)
-        self._failed = sum(item.state == "failed" for item in known)
-        for item in known:
-            self._count_fruitless(item.state)
-        if self._config.rungs is not None:
-            self._ladder = Ladder(self._config, self._config.rungs, known)
-        unfinished = patiently(self._study.unfinished)
-        if self._pool is not None:
-            self._pool.open(known)
-        cut_off = self._cut_off_round(known)
-        for candidate in unfinished:
-            self._begin(candidate, is_held=candidate.arch.id in cut_off)
-        while self._fill() or self._open or self._is_screening:
-            self._release()
-            self._look()
+        self._resume()
+        while True:
+            has_filled = self._fill_slots()
+            self._start_round()
+            self._plan_screening()
+            if not (has_filled or self._open or self._is_screening):
+                break
+            self._send_groups()
+            self._collect()
         self._stop_paused()
-        found = patiently(self._study.candidates)
-        is_enough = self._study.earlier() and all(item.state != "failed" for item in found)
-        return found if is_enough else _with_result(found, self._where())
+        candidates = patiently(self._study.candidates)
+        if self._study.earlier() and all(item.state != "failed" for item in candidates):
+            return candidates  # results of earlier searches are enough of a result
+        _check_result(candidates, self._where_failed())
+        return candidates
 
     @property
     def is_exhausted(self) -> bool:
@@ -125,104 +135,102 @@ class SearchLoop:
         constraint or cannot be built."""
         return (0, 0) if self._pool is None else self._pool.counts()
 
+    # The state of the search
+
     @property
     def _slots(self) -> int:
         """One worker alone proceeds strictly in turn, so that a seeded search is reproducible. With
         several, one more candidate is ready while they are all busy."""
         workers = self._config.workers
-        most = max(evaluator.together for evaluator in self._evaluators)
-        return self._config.batch or max(workers + (workers > 1), most)
+        largest_group = max(evaluator.together for evaluator in self._evaluators)
+        return self._config.batch or max(workers + (workers > 1), largest_group)
 
     @property
-    def _cheap(self) -> set[str]:
-        """The values of screening."""
-        screening = [evaluator for evaluator in self._evaluators if evaluator.cost == 0]
-        return {name for one in screening for name in (*one.gives, *one.beside)}
-
-    @property
-    def _is_spent(self) -> bool:
-        return self._ended + len(self._open) + len(self._paused) >= self._config.budget
+    def _is_last(self) -> bool:
+        """Whether no candidate is left to begin."""
+        begun = self._ended + len(self._open) + len(self._paused)
+        return self._is_exhausted or begun >= self._config.budget
 
     @property
     def _is_screening(self) -> bool:
         """Whether another candidate will come out of what is being screened."""
-        is_over = self._is_exhausted or self._is_spent
-        return self._pool is not None and self._pool.is_screening and not is_over
+        return self._pool is not None and self._pool.is_screening and not self._is_last
 
-    def _fill(self) -> bool:
-        """Start candidates while there are free slots; returns whether one was started. In batch
-        mode none is, before the whole round was chosen: a result of the round would change it."""
-        begun = False
-        is_round = self._config.batch > 0
-        is_under_way = is_round and bool(self._open) and not self._round
-        while len(self._open) < self._slots and not is_under_way:
-            if self._promote():
-                begun = True
-                continue
-            if self._is_last():
-                break
-            candidate = self._next()
-            if candidate is None:
-                self._is_exhausted = self._pool is None or self._pool.is_exhausted
-                if self._is_exhausted:
-                    continue
-                break
-            self._begin(candidate, is_held=is_round)
-            begun = True
-        if len(self._open) >= self._slots or self._is_last():
-            starts, self._round = self._round, []
-            for start in starts:
-                start()
+    def _resume(self) -> None:
+        """Continue with the candidates that an earlier run left, and count those that ended."""
+        candidates = patiently(self._study.candidates)
+        self._ended = sum(item.state != "running" for item in candidates)
+        self._failed = sum(item.state == "failed" for item in candidates)
+        for item in candidates:
+            self._count_fruitless(item.state)
+        if self._config.rungs is not None:
+            self._ladder = Ladder(self._config, self._config.rungs, candidates)
+        unfinished = patiently(self._study.unfinished)
         if self._pool is not None:
-            pool, is_training = self._pool, bool(self._open) and not self._round
-            patiently(lambda: pool.prepare(is_training=is_training))
-        return begun
+            self._pool.open(candidates)
+        incomplete_round = self._incomplete_round(candidates)
+        for candidate in unfinished:
+            self._begin(candidate, is_held=candidate.arch.id in incomplete_round)
 
-    def _cut_off_round(self, known: Sequence[Candidate]) -> set[str]:
-        """The candidates of a round that a kill cut off while it was chosen."""
-        count = len(known) % self._config.batch if self._config.batch else 0
-        last = known[len(known) - count :]
-        is_begun = self._ladder is not None or any(item.state != "running" for item in last)
-        return set() if is_begun else {item.arch.id for item in last}
+    def _incomplete_round(self, candidates: Sequence[Candidate]) -> set[str]:
+        """The candidates of a round that a kill interrupted while it was being chosen."""
+        count = len(candidates) % self._config.batch if self._config.batch else 0
+        last = candidates[len(candidates) - count :]
+        has_started = self._ladder is not None or any(item.state != "running" for item in last)
+        return set() if has_started else {item.arch.id for item in last}
 
-    def _is_last(self) -> bool:
-        """Whether no candidate is left to begin."""
-        return self._is_exhausted or self._is_spent
+    # Slots: a paused candidate is promoted, or a new one is proposed
+
+    def _fill_slots(self) -> bool:
+        """Give free slots to candidates; returns whether one was given."""
+        # In batch mode the whole round is chosen before any of it starts, so its own results cannot
+        # influence it. A round that has started takes no further candidates.
+        if self._config.batch and self._open and not self._round:
+            return False
+        has_filled = False
+        while len(self._open) < self._slots and (self._promote() or self._propose()):
+            has_filled = True
+        return has_filled
 
     def _promote(self) -> bool:
-        """Continue the paused candidate that should continue next; returns whether there is one."""
+        """Continue the most promising paused training; returns whether there is one."""
         if self._ladder is None or not self._paused:
             return False
-        chosen = self._ladder.next(is_last=self._is_last())
+        chosen = self._ladder.next(is_last=self._is_last)
         if chosen is None:
             return False
         entry = self._paused.pop(chosen)
         self._open[chosen] = entry
-        until = self._ladder.rungs.after(max(entry.rungs))
-        patiently(lambda: self._study.promote(entry.candidate, until))
+        entry.until = self._ladder.rungs.after(max(entry.rungs))
+        entry.is_paused, entry.is_promoted = False, True
+        # Stored before it continues: after a kill the training goes on to the same rung.
+        patiently(lambda: self._study.promote(entry.candidate, entry.until))
         self._ladder.record(entry.candidate, entry.rungs)
-        if self._config.batch:
-            self._round.append(lambda: self._continue(entry, until))
-        else:
-            self._continue(entry, until)
+        self._launch(entry, is_held=self._config.batch > 0)
         return True
 
-    def _continue(self, entry: _Open, until: int) -> None:
-        entry.is_paused, entry.until = False, until
-        for index, evaluator in enumerate(self._evaluators):
-            if evaluator.can_pause:
-                entry.asked[index] = 0
-                self._give(entry, index)
+    def _propose(self) -> bool:
+        """Begin a new candidate; returns whether a slot was filled."""
+        if self._is_last:
+            return False
+        candidate = self._next_candidate()
+        if candidate is not None:
+            self._begin(candidate, is_held=self._config.batch > 0)
+            return True
+        self._is_exhausted = self._pool is None or self._pool.is_exhausted
+        # With no candidate left to begin, every paused one that is not beaten may continue.
+        return self._is_exhausted and self._promote()
 
-    def _next(self) -> Candidate | None:
-        """If the store goes away at the wrong moment, it has stored a candidate without confirming
-        it: that one is used before another is proposed."""
-        tries = 0
+    def _next_candidate(self) -> Candidate | None:
+        has_tried = False
 
         def attempt() -> Candidate | None:
-            nonlocal tries
-            tries += 1
-            for item in self._study.unfinished() if tries > 1 else ():
+            nonlocal has_tried
+            # If the store went away at the wrong moment, it has stored a candidate without
+            # confirming it: that one is used before another is proposed.
+            unconfirmed = self._study.unfinished() if has_tried else []
+            has_tried = True
+            for item in unconfirmed:
                 if item.arch.id not in self._open and item.arch.id not in self._paused:
                     if self._pool is not None:
                         self._pool.follow(item)
@@ -231,26 +239,46 @@ class SearchLoop:
 
         return patiently(attempt)
 
-    def _begin(self, candidate: Candidate, *, is_held: bool = False) -> None:
-        """It has its slot from now on; `is_held`: its evaluation begins with its round."""
+    def _begin(self, candidate: Candidate, is_held: bool) -> None:
+        """Give a slot to a new candidate, or to one of an earlier run."""
         rungs = {at: dict(values) for at, values in candidate.rungs.items()}
-        entry = _Open(candidate, rungs=rungs)
-        self._open[candidate.arch.id] = entry
+        entry = _OpenCandidate(candidate, rungs=rungs)
+        self._open[entry.id] = entry
+        self._launch(entry, is_held)
+
+    def _launch(self, entry: _OpenCandidate, is_held: bool) -> None:
+        """Start or continue its evaluation, or hold it until its round is whole."""
         if is_held:
-            self._round.append(lambda: self._start(entry))
+            self._round.append(entry)
+        elif entry.is_promoted:
+            self._continue_training(entry)
         else:
             self._start(entry)
 
-    def _start(self, entry: _Open) -> None:
-        candidate = entry.candidate
-        if candidate.values and self._study.is_current(candidate):
-            self._know(entry)
-        self._hear(Event(candidate, "begun", {}))
+    def _start_round(self) -> None:
+        """Start the candidates of a round once it is whole."""
+        if len(self._open) >= self._slots or self._is_last:
+            held, self._round = self._round, []
+            for entry in held:
+                self._launch(entry, is_held=False)
+
+    def _plan_screening(self) -> None:
+        if self._pool is not None:
+            pool, is_training = self._pool, bool(self._open) and not self._round
+            patiently(lambda: pool.prepare(is_training=is_training))
+
+    # One candidate, from evaluator to evaluator
+
+    def _start(self, entry: _OpenCandidate) -> None:
+        # Values from before a resume are not used if their conditions have changed since, such as
+        # the version of the compiler.
+        if entry.candidate.values and self._study.is_current(entry.candidate):
+            self._store_screened(entry)
+        self._listener.hear(Event(entry.candidate, "begun", {}))
         self._advance(entry)
 
-    def _know(self, entry: _Open) -> None:
-        """What was found before a candidate was chosen is stored like any other result, unless it
-        was found under other conditions, before a resume."""
+    def _store_screened(self, entry: _OpenCandidate) -> None:
+        """What was known before a candidate was chosen is stored like any other result."""
         for evaluator in self._evaluators:
             names = (*evaluator.gives, *evaluator.beside)
             values = {n: v for n, v in entry.candidate.values.items() if n in names}
@@ -258,9 +286,9 @@ class SearchLoop:
                 entry.values.update(values)
                 self._store(entry, evaluator, values)
 
-    def _advance(self, entry: _Open) -> None:
+    def _advance(self, entry: _OpenCandidate) -> None:
         """As far as possible without waiting: constraints, then the evaluators of the next cost."""
-        while not entry.owed:
+        while not entry.awaited:
             broken = broken_constraint(entry.values, self._constraints(entry))
             if broken:
                 self._end(entry, "screened", broken)
@@ -268,56 +296,68 @@ class SearchLoop:
             if entry.is_paused:
                 self._pause(entry)
                 return
-            left = [e.cost for e in self._evaluators if e.cost > entry.cost]
-            if not left:
+            remaining = [e.cost for e in self._evaluators if e.cost > entry.cost]
+            if not remaining:
                 self._end(entry, "complete")
                 return
-            entry.cost = min(left)
+            entry.cost = min(remaining)
             for index, evaluator in enumerate(self._evaluators):
-                if evaluator.cost != entry.cost or self._is_known(entry, evaluator):
-                    continue
-                if evaluator.can_pause and self._ladder is not None:
-                    self._begin_training(entry, index, self._ladder)
-                else:
-                    self._give(entry, index)
+                if evaluator.cost == entry.cost and not self._recall(entry, evaluator):
+                    if evaluator.can_pause and self._ladder is not None:
+                        self._begin_training(entry, index, self._ladder)
+                    else:
+                        self._request(entry, index)
 
-    def _begin_training(self, entry: _Open, index: int, ladder: Ladder) -> None:
-        """A candidate that paused before a kill is paused again, or continues to where it was."""
-        reached = max(entry.rungs, default=0)
-        entry.until = entry.candidate.promoted if reached else ladder.rungs.after(0)
-        if entry.until > reached:
-            self._give(entry, index)
-        else:
-            later = {n: v for n, v in entry.rungs[reached].items() if n not in self._cheap}
-            entry.values = {**later, **entry.values}
-            entry.is_paused = True
-
-    def _give(self, entry: _Open, index: int) -> None:
-        evaluator = self._evaluators[index]
-        if entry.until and evaluator.can_pause:
-            evaluator.pause(entry.candidate.arch, entry.until)
-        if evaluator.together > 1:
-            entry.owed.add(index)
-            self._held.setdefault(index, []).append(entry)
-        else:
-            self._ask(entry, index)
-
-    def _constraints(self, entry: _Open) -> Mapping[str, tuple[float, float]]:
+    def _constraints(self, entry: _OpenCandidate) -> Mapping[str, tuple[float, float]]:
         """Without those on scores while a training is paused: it will be better."""
         later = TRAINED if entry.is_paused else ()
         return {name: at for name, at in self._config.constraints.items() if name not in later}
 
-    def _pause(self, entry: _Open) -> None:
-        """Everything that is known at this rung is in the study before another one decides."""
+    def _recall(self, entry: _OpenCandidate, evaluator: Evaluator) -> bool:
+        """Use the results of an earlier search, or from before a kill; returns whether that makes
+        the evaluator needless."""
+        if evaluator.cost == 0 and set(evaluator.gives) <= set(entry.values):
+            return True
+        # The table has values and no files: a later evaluator needs the trained model itself.
+        if evaluator.cost == 1 and any(other.cost == 2 for other in self._evaluators):
+            return False
+        values = evaluator.known(patiently(lambda: self._table.all_results(entry.id)))
+        if not set(evaluator.gives) <= set(values):
+            return False
+        entry.values.update(values)
+        return True
+
+    def _begin_training(self, entry: _OpenCandidate, index: int, ladder: Ladder) -> None:
+        """To the first rung; a candidate of an earlier run to where it was promoted, or it is
+        paused again."""
+        reached = max(entry.rungs, default=0)
+        entry.until = entry.candidate.promoted if reached else ladder.rungs.after(0)
+        if entry.until > reached:
+            self._request(entry, index)
+            return
+        screening = [evaluator for evaluator in self._evaluators if evaluator.cost == 0]
+        cheap = {name for one in screening for name in (*one.gives, *one.beside)}
+        trained = {n: v for n, v in entry.rungs[reached].items() if n not in cheap}
+        entry.values = {**trained, **entry.values}
+        entry.is_paused = True
+
+    def _continue_training(self, entry: _OpenCandidate) -> None:
+        for index, evaluator in enumerate(self._evaluators):
+            if evaluator.can_pause:
+                entry.attempts[index] = 0
+                self._request(entry, index)
+
+    def _pause(self, entry: _OpenCandidate) -> None:
         assert self._ladder is not None
-        arch_id, reached = entry.candidate.arch.id, max(entry.rungs)
+        reached = max(entry.rungs)
         entry.rungs[reached] = dict(entry.values)
-        del self._open[arch_id]
-        self._paused[arch_id] = entry
+        del self._open[entry.id]
+        self._paused[entry.id] = entry
+        # Everything known at this rung is in the study before it decides about others.
         if dict(entry.candidate.rungs) != entry.rungs:
             patiently(lambda: self._study.pause(entry.candidate, entry.rungs))
             reason = self._ladder.rungs.text(reached)
-            self._hear(Event(entry.candidate, "paused", dict(entry.values), reason))
+            self._listener.hear(Event(entry.candidate, "paused", dict(entry.values), reason))
         self._ladder.record(entry.candidate, entry.rungs, waits=True)
 
     def _stop_paused(self) -> None:
@@ -328,103 +368,118 @@ class SearchLoop:
             for evaluator in self._evaluators:
                 evaluator.discard(entry.candidate.arch)
 
-    def _release(self) -> None:
-        """Send what is held, in groups of the size that each evaluator prefers."""
-        for index, held in self._held.items():
+    # Requests to evaluators, and their answers
+
+    def _request(self, entry: _OpenCandidate, index: int) -> None:
+        """Send a candidate to an evaluator, or let it wait for a group."""
+        evaluator = self._evaluators[index]
+        if entry.until and evaluator.can_pause:
+            evaluator.pause(entry.candidate.arch, entry.until)
+        if evaluator.together > 1:
+            entry.awaited.add(index)
+            self._groups.setdefault(index, []).append(entry)
+        else:
+            self._send(entry, index)
+
+    def _send(self, entry: _OpenCandidate, index: int) -> None:
+        entry.awaited.add(index)
+        entry.attempts[index] = entry.attempts.get(index, 0) + 1
+        self._evaluators[index].send(entry.candidate.arch, dict(entry.files))
+
+    def _send_groups(self) -> None:
+        """Send groups of the size that each evaluator prefers, and smaller ones that cannot
+        grow."""
+        for index, waiting in self._groups.items():
             size = self._evaluators[index].together
-            while len(held) >= size or (held and not self._may_grow(index, held)):
-                group, held[:] = held[:size], held[size:]
+            while len(waiting) >= size or (waiting and not self._may_grow(index, waiting)):
+                group, waiting[:] = waiting[:size], waiting[size:]
                 for entry in group:
-                    entry.asked[index] = 1
+                    entry.attempts[index] = 1
                 several = [(entry.candidate.arch, dict(entry.files)) for entry in group]
                 self._evaluators[index].send_all(several)
 
-    def _may_grow(self, index: int, held: Sequence[_Open]) -> bool:
+    def _may_grow(self, index: int, waiting: Sequence[_OpenCandidate]) -> bool:
         """Whether another candidate may become ready while these wait."""
         cost = self._evaluators[index].cost
         if any(entry.cost < cost for entry in self._open.values()):
             return True
         if self._is_screening and len(self._open) < self._slots:
             return True
-        if self._config.batch or self._is_last():
+        if self._config.batch or self._is_last:
             return False
-        return len(self._open) > len(held)  # each that ends makes room for a new one
+        return len(self._open) > len(waiting)  # each that ends makes room for a new one
 
-    def _is_known(self, entry: _Open, evaluator: Evaluator) -> bool:
-        """From an earlier search or from before a kill. Not if a later evaluator needs files."""
-        if evaluator.cost == 0 and set(evaluator.gives) <= set(entry.values):
-            return True
-        if any(other.cost == 2 for other in self._evaluators) and evaluator.cost == 1:
-            return False
-        arch_id = entry.candidate.arch.id
-        found = evaluator.known(patiently(lambda: self._table.all_results(arch_id)))
-        if not set(evaluator.gives) <= set(found):
-            return False
-        entry.values.update(found)
-        return True
-
-    def _ask(self, entry: _Open, index: int) -> None:
-        entry.owed.add(index)
-        entry.asked[index] = entry.asked.get(index, 0) + 1
-        self._evaluators[index].send(entry.candidate.arch, dict(entry.files))
-
-    def _look(self) -> None:
-        """Collect from every evaluator that owes something; only the first one is waited for:
-        screening if a worker is idle, otherwise what keeps the workers busy."""
-        busy = {index for entry in self._open.values() for index in entry.owed}
-        if self._pool is not None and self._pool.is_screening:
-            busy |= {index for index, one in enumerate(self._evaluators) if one.cost == 0}
-        is_full = len(self._open) >= self._slots
-        for place, index in enumerate(sorted(busy, reverse=self._pool is not None and is_full)):
+    def _collect(self) -> None:
+        """Take the answers of all evaluators that are at work. Only the first is waited for:
+        screening while a slot is free, otherwise the most expensive one, which keeps slots busy."""
+        pool = self._pool
+        at_work = {index for entry in self._open.values() for index in entry.awaited}
+        if pool is not None and pool.is_screening:
+            at_work |= {index for index, one in enumerate(self._evaluators) if one.cost == 0}
+        is_expensive_first = pool is not None and len(self._open) >= self._slots
+        for place, index in enumerate(sorted(at_work, reverse=is_expensive_first)):
             evaluator = self._evaluators[index]
-            for evaluation in evaluator.collect(LOOK_S if place == 0 else 0.0):
+            for evaluation in evaluator.collect(COLLECT_S if place == 0 else 0.0):
                 entry = self._open.get(evaluation.arch_id)
-                if entry is not None and index in entry.owed:
+                if entry is not None and index in entry.awaited:
                     self._receive(entry, index, evaluation)
-                elif self._pool is not None and evaluator.cost == 0:
-                    self._pool.receive(evaluator, evaluation)
-        if self._pool is not None and (self._round or not self._open):
-            self._pool.report()
+                elif pool is not None and evaluator.cost == 0:
+                    pool.receive(evaluator, evaluation)
+        if pool is not None and (self._round or not self._open):
+            pool.report()
 
-    def _receive(self, entry: _Open, index: int, evaluation: Evaluation) -> None:
-        entry.owed.discard(index)
-        missing = set(self._evaluators[index].gives) - set(evaluation.values)
-        if broken_constraint(evaluation.values, self._config.constraints):
-            missing = set()  # it stopped there: the rest is of no use
-        if evaluation.error or missing:
-            reason = evaluation.error or f"it has no {', '.join(sorted(missing))}"
-            if not evaluation.is_final and entry.asked[index] <= self._config.retries:
-                self._ask(entry, index)
-            else:
-                self._failed_where[self._evaluators[index].label] += 1
-                self._end(entry, "failed", reason)
+    def _receive(self, entry: _OpenCandidate, index: int, evaluation: Evaluation) -> None:
+        evaluator = self._evaluators[index]
+        entry.awaited.discard(index)
+        error = evaluation.error or self._missing(evaluator, evaluation)
+        if error:
+            self._retry_or_fail(entry, index, error, is_final=evaluation.is_final)
             return
         entry.values.update(evaluation.values)
         entry.files.update(evaluation.files)
-        self._keep_files(entry.candidate.arch, evaluation.files)
+        self._listener.keep(entry.candidate.arch, evaluation.files)
         if evaluation.paused_at:
             entry.rungs[evaluation.paused_at] = dict(entry.values)
             entry.is_paused = True
-        self._store(entry, self._evaluators[index], evaluation.values, evaluation.paused_at)
-        if entry.candidate.arch.id in self._open:
+        self._store(entry, evaluator, evaluation.values, evaluation.paused_at)
+        if entry.id in self._open:
             self._advance(entry)
 
+    def _missing(self, evaluator: Evaluator, evaluation: Evaluation) -> str:
+        """Values that an evaluator owes, as an error."""
+        missing = set(evaluator.gives) - set(evaluation.values)
+        # An evaluator stops at a violated constraint: the other values would be of no use.
+        if not missing or broken_constraint(evaluation.values, self._config.constraints):
+            return ""
+        return f"it has no {', '.join(sorted(missing))}"
+
+    def _retry_or_fail(self, entry: _OpenCandidate, index: int, error: str, is_final: bool) -> None:
+        if not is_final and entry.attempts[index] <= self._config.retries:
+            self._send(entry, index)
+        else:
+            self._failed_where[self._evaluators[index].label] += 1
+            self._end(entry, "failed", error)
+
     def _store(
-        self, entry: _Open, evaluator: Evaluator, values: Mapping[str, float], paused_at: int = 0
+        self,
+        entry: _OpenCandidate,
+        evaluator: Evaluator,
+        values: Mapping[str, float],
+        paused_at: int = 0,
     ) -> None:
-        """What is known at a pause is not the result under these conditions."""
         arch, results = entry.candidate.arch, evaluator.stored(values)
-        if paused_at:
-            results = {f"{name}, paused at {paused_at}": found for name, found in results.items()}
+        if paused_at:  # a score at a pause is not the result under these conditions
+            results = {f"{name}, paused at {paused_at}": at for name, at in results.items()}
         columns = columns_of(values, entry.candidate.place // self._config.iteration)
         patiently(lambda: self._table.note_all(arch.id, arch.canonical, results, columns))
 
-    def _end(self, entry: _Open, end: End, reason: str = "") -> None:
-        arch_id = entry.candidate.arch.id
-        self._open.pop(arch_id, None)
-        self._paused.pop(arch_id, None)
-        for held in self._held.values():
-            held[:] = [other for other in held if other is not entry]
+    # Ends
+
+    def _end(self, entry: _OpenCandidate, end: End, reason: str = "") -> None:
+        self._open.pop(entry.id, None)
+        self._paused.pop(entry.id, None)
+        for waiting in self._groups.values():
+            waiting[:] = [other for other in waiting if other is not entry]
         patiently(lambda: self._study.end(entry.candidate, end, entry.values, reason))
         self._ended += 1
         self._failed += end == "failed"
@@ -432,10 +487,14 @@ class SearchLoop:
         if self._ladder is not None:
             self._ladder.end(entry.candidate, entry.rungs, end, entry.values)
         ended = replace(entry.candidate, rungs=entry.rungs)
-        self._hear(Event(ended, end, dict(entry.values), reason))
+        self._listener.hear(Event(ended, end, dict(entry.values), reason))
+        self._check_progress(reason)
+
+    def _check_progress(self, reason: str) -> None:
+        """Give up a search in which too many candidates fail or violate constraints."""
         if self._failed > self._config.failures:
             raise SearchFailed(
-                reason=f"{self._failed} candidates failed{self._where()}, more than "
+                reason=f"{self._failed} candidates failed{self._where_failed()}, more than "
                 f"search.failures allows ({self._config.failures}); the last one: {reason}"
             )
         if self._fruitless >= HOPELESS:
@@ -444,8 +503,8 @@ class SearchLoop:
                 f"one: {reason}. Relax search.constraints or change the space"
             )
 
-    def _where(self) -> str:
-        """Where candidates failed, unless an earlier run knows it."""
+    def _where_failed(self) -> str:
+        """Where candidates failed, unless some of them did in an earlier run."""
         if self._failed_where.total() < self._failed:
             return ""
         if len(self._failed_where) == 1:
@@ -459,10 +518,10 @@ class SearchLoop:
         self._fruitless += state == "screened"
 
 
-def _with_result(candidates: list[Candidate], where: str) -> list[Candidate]:
+def _check_result(candidates: Sequence[Candidate], where_failed: str) -> None:
     """A search without a single complete candidate is an error that says why."""
     if not candidates or any(item.state == "complete" for item in candidates):
-        return candidates
+        return
     count = len(candidates)
     failed = [item for item in candidates if item.state == "failed"]
     if not failed:
@@ -472,5 +531,5 @@ def _with_result(candidates: list[Candidate], where: str) -> list[Candidate]:
     screened = count - len(failed)
     others = f" and {screened} did not meet the constraints" if screened else ""
     last = failed[-1].reason.rstrip(".")
-    reason = f"none of {count} candidates has a result: {len(failed)} failed{where}{others}"
+    reason = f"none of {count} candidates has a result: {len(failed)} failed{where_failed}{others}"
     raise SearchFailed(reason=f"{reason}; the last error: {last}. Fix that first")

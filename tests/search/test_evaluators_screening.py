@@ -20,7 +20,12 @@ from edgeloop.search.base import expected
 from edgeloop.search.config import config_of
 from edgeloop.search.evaluators import Screening
 from edgeloop.search.evaluators import screening as screening_module
-from edgeloop.search.evaluators.screening import check_devices, chip_values, open_estimators
+from edgeloop.search.evaluators.screening import (
+    ScreeningPlan,
+    check_devices,
+    chip_values,
+    open_estimators,
+)
 from edgeloop.search.nets.architecture import Architecture
 from edgeloop.search.nets.export import architecture_in
 from edgeloop.search.nets.spaces import find_space
@@ -35,8 +40,9 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def make(closing, project, tmp_path):
     def make(**options):
-        options = {"repeats": 3, "warm_up": 1, "project": project, **options}
-        return closing(Screening(**options))
+        folder, settings = options.pop("folder", None), options.pop("settings", None)
+        plan = ScreeningPlan(**{"repeats": 3, "warm_up": 1, **options})
+        return closing(Screening(plan, folder=folder, project=project, settings=settings))
 
     return make
 

@@ -17,7 +17,7 @@ from edgeloop.errors import BadInput, BadSetting, SearchFailed, StoreUnavailable
 from edgeloop.models.catalog import Candidates
 from edgeloop.search.base import Evaluation
 from edgeloop.search.config import SearchConfig
-from edgeloop.search.loop import Event, SearchLoop
+from edgeloop.search.loop import Event, SearchListener, SearchLoop
 from edgeloop.search.results import front_of
 from edgeloop.search.study import NOT_COUNTED, Candidate, Study, open_storage
 from edgeloop.store import Store
@@ -52,7 +52,7 @@ class Yard(Place):
             self.study(config),
             chosen or evaluators(self.asked.append),
             self.table(),
-            self.events.append,
+            SearchListener(self.events.append),
         ).run()
 
 

@@ -20,7 +20,7 @@ from edgeloop.search.base import Evaluation
 from edgeloop.search.config import SearchConfig, config_of
 from edgeloop.search.evaluators import EvaluatorGroup
 from edgeloop.search.evaluators.threads import PoolEvaluator, Request
-from edgeloop.search.loop import Event, SearchLoop
+from edgeloop.search.loop import Event, SearchListener, SearchLoop
 from edgeloop.search.nets.architecture import Architecture
 from edgeloop.search.pool import ELSEWHERE, Bank
 from edgeloop.search.sampler.members import ask, replayed
@@ -58,7 +58,8 @@ class Yard(Place):
         bank = Bank.open(self.file, "toy", study.architecture)
         chosen = chosen or evaluators(self.asked.append)
         told, table = self.told.append, self.table()
-        return SearchLoop(config, study, chosen, table, self.events.append, bank=bank, tell=told)
+        listener = SearchListener(hear=self.events.append, tell=told)
+        return SearchLoop(config, study, chosen, table, listener, bank)
 
     def search(self, config: SearchConfig, chosen: list[Worked] | None = None) -> list[Candidate]:
         return self.loop(config, chosen).run()

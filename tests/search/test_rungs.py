@@ -14,7 +14,7 @@ from edgeloop.models.catalog import Candidates
 from edgeloop.pareto import non_dominated
 from edgeloop.search.base import Evaluation, Observation
 from edgeloop.search.config import SearchConfig, config_of
-from edgeloop.search.loop import Event, SearchLoop
+from edgeloop.search.loop import Event, SearchListener, SearchLoop
 from edgeloop.search.nets.architecture import Architecture
 from edgeloop.search.results import front_of
 from edgeloop.search.sampler.bank import outcomes
@@ -100,8 +100,8 @@ class Stair(Place):
 
     def search(self, config: SearchConfig, *more: Worked) -> list[Candidate]:
         chosen = [Worked("params", 0, cost_of), self.training, *more]
-        study = self.study(config)
-        return SearchLoop(config, study, chosen, self.table(), self.events.append).run()
+        study, listener = self.study(config), SearchListener(self.events.append)
+        return SearchLoop(config, study, chosen, self.table(), listener).run()
 
     @property
     def epochs(self) -> int:

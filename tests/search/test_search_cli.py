@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from edgeloop.models.catalog import Candidates
-from edgeloop.search.loop import Event, SearchLoop
+from edgeloop.search.loop import Event, SearchListener, SearchLoop
 from edgeloop.search.study import Study, open_storage
 from edgeloop.store import open_store, parse_location
 from edgeloop.testing.faces import make_faces
@@ -413,7 +413,7 @@ def test_a_database_that_is_away_again_and_again_delays_and_loses_nothing(
         Worked("params", 0, cost_of, asked.append),
         Worked("val_iou", 1, quality, asked.append),
     ]
-    found = SearchLoop(config, study, evaluators, table, hear).run()
+    found = SearchLoop(config, study, evaluators, table, SearchListener(hear)).run()
     assert len(stops) == 4 and pauses[0] >= 8
     assert [item.state for item in found] == ["complete"] * 9
     assert len({item.arch.id for item in found}) == 9
