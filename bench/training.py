@@ -32,7 +32,7 @@ from edgeloop.search.nets.device import (
     order_of,
 )
 from edgeloop.search.nets.engine import Engine
-from edgeloop.search.nets.plan import TrainingPlan, TrainingResult
+from edgeloop.search.nets.plan import TrainingPaths, TrainingPlan, TrainingResult
 from edgeloop.search.nets.spaces import build
 from edgeloop.search.nets.train import TrainingItem, train_many
 from edgeloop.tasks import Samples, open_task
@@ -223,13 +223,14 @@ def _whole(folder: Path, size: Size, count: int) -> float:
     """`train_many` as a search calls it, with nets that are all alike."""
     batch = size.batches[-1] if len(size.batches) == 1 else 64
     plan = TrainingPlan(steps=size.whole_steps, batch=batch, validation_images=64)
+    faces, cache = folder / "faces", folder / "cache"
+    outs = [folder / f"whole-{count}-{number}" for number in range(size.whole_nets)]
     nets = [
-        TrainingItem(net_of(size.base // 2, size.side), folder / f"whole-{count}-{number}")
-        for number in range(size.whole_nets)
+        TrainingItem(net_of(size.base // 2, size.side), TrainingPaths(faces, out, cache))
+        for out in outs
     ]
     began = time.perf_counter()
-    done = train_many(nets, folder / "faces", plan, at_once=count, cache=folder / "cache")
-    for _, outcome in done:
+    for _, outcome in train_many(nets, plan, at_once=count):
         assert isinstance(outcome, TrainingResult), outcome
     return size.whole_nets * size.whole_steps * batch / (time.perf_counter() - began)
 

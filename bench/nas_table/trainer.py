@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Timer
 
 from bench.nas_table.places import FIRST_SEED, TESTED, TRAINED, Places, TrainingTask, groups
-from edgeloop.search.nets.plan import HISTORY, TrainingPlan, TrainingResult
+from edgeloop.search.nets.plan import HISTORY, TrainingPaths, TrainingPlan, TrainingResult
 from edgeloop.search.nets.train import TrainingItem, train_many
 
 EPOCHS = 27
@@ -79,14 +79,18 @@ def _train(places: Places, group: list[TrainingTask], given: argparse.Namespace)
             seed=seed,
             checkpoint_s=3600,
         )
-        items = [TrainingItem(task.arch, out) for out, task in tasks.items() if task.seed == seed]
         cache = places.scratch / "prepared"
-        trainings = train_many(items, places.faces, plan, at_once=given.at_once, cache=cache)
-        for item, outcome in trainings:
-            task = tasks[item.out]
+        items = [
+            TrainingItem(task.arch, TrainingPaths(places.faces, out, cache))
+            for out, task in tasks.items()
+            if task.seed == seed
+        ]
+        for item, outcome in train_many(items, plan, at_once=given.at_once):
+            out = item.paths.out
+            task = tasks[out]
             if isinstance(outcome, TrainingResult):
-                places.add(TRAINED, _line(task, outcome, item.out))
-                (item.out / "ready").mkdir()
+                places.add(TRAINED, _line(task, outcome, out))
+                (out / "ready").mkdir()
             else:
                 print(f"{task.name}: {outcome}", flush=True)
 

@@ -81,12 +81,13 @@ def run(folder: str = "", match: str = "") -> str:
 
 def _trained(place: Path) -> Path:
     from edgeloop.search.nets.architecture import Architecture
-    from edgeloop.search.nets.plan import TrainingPlan
+    from edgeloop.search.nets.plan import TrainingPaths, TrainingPlan
     from edgeloop.search.nets.train import train
 
     space = f"{Path(__file__).with_name('nets.py')}:build"
     arch = Architecture(space, {"width": 16}, (1, 3, SIDE, SIDE), 19)
-    train(arch, place / "faces", TrainingPlan(epochs=40, threads=2), place / "trained")
+    paths = TrainingPaths(place / "faces", place / "trained")
+    train(arch, TrainingPlan(epochs=40, threads=2), paths)
     nets = place / "nets"
     nets.mkdir()
     (place / "trained" / "model.onnx").rename(nets / "mobile-w16.onnx")

@@ -12,7 +12,13 @@ from edgeloop.cli.terminal import KEPT, StepBar, kept, print_json, shown, step_b
 
 if TYPE_CHECKING:
     from edgeloop.search.nets.architecture import Architecture
-    from edgeloop.search.nets.plan import ProgressReport, TrainingPlan, TrainingProgress
+    from edgeloop.search.nets.plan import (
+        ProgressReport,
+        TrainingPaths,
+        TrainingPlan,
+        TrainingProgress,
+        TrainingResult,
+    )
 
 _path = click.Path(path_type=Path)
 _arch_argument = click.argument("arch_file", metavar="ARCH.json", type=_path)
@@ -120,7 +126,8 @@ def train(
     Example: edgeloop train arch.json --dataset faces/ --qat trained/checkpoint.pt --out robust/
     --learning-rate 4e-4 --epochs 3
     """
-    from edgeloop.search.nets.plan import TrainingPlan
+    from edgeloop.paths import outputs
+    from edgeloop.search.nets.plan import TrainingPaths, TrainingPlan
 
     settings = load_settings()
     data = dataset_folder(dataset, settings) or dataset
@@ -140,7 +147,15 @@ def train(
         compile=compiles,
     )
     arch = _architecture(arch_file, classes, size, data, task)
-    _train(arch, data, plan, out, cache, settings.project, resume, as_json)
+    paths = TrainingPaths(data, out or outputs(arch.id), cache, settings.project)
+    result = _train(arch, plan, paths, resume)
+    if as_json:
+        print_json([{**vars(result), "out": str(paths.out)}])
+    else:
+        early = ", stopped early" if result.stopped_early else ""
+        epoch = f"epoch {result.best_epoch} of {result.epochs}{early}"
+        scores = f"F1 {result.f1:.3f}, mIoU {result.miou:.3f}"
+        click.echo(f"{result.arch_id}: {scores} after {epoch} → {paths.out}")
 
 
 @click.command()
@@ -224,40 +239,15 @@ def _architecture(
 
 
 def _train(
-    arch: Architecture,
-    dataset: Path,
-    plan: TrainingPlan,
-    out: Path | None,
-    cache: Path | None,
-    project: Path,
-    resume: bool,
-    as_json: bool,
-) -> None:
-    from edgeloop.paths import outputs
+    arch: Architecture, plan: TrainingPlan, paths: TrainingPaths, resume: bool
+) -> TrainingResult:
     from edgeloop.search.nets.train import train as train_net
 
-    folder = out or outputs(arch.id)
-    checkpoint = folder / "checkpoint.pt"
+    checkpoint = paths.out / "checkpoint.pt"
     again = f"Stopped; {shown(str(checkpoint))} is kept. Run it again to continue from there."
     kept(lambda: again if checkpoint.exists() else KEPT["train"])
     with step_bar(f"training {arch.id}, steps") as bar:
-        result = train_net(
-            arch,
-            dataset,
-            plan,
-            folder,
-            resume=resume,
-            progress=_shown_on(bar),
-            cache=cache,
-            project=project,
-        )
-    if as_json:
-        print_json([{**vars(result), "out": str(folder)}])
-    else:
-        early = ", stopped early" if result.stopped_early else ""
-        epoch = f"epoch {result.best_epoch} of {result.epochs}{early}"
-        scores = f"F1 {result.f1:.3f}, mIoU {result.miou:.3f}"
-        click.echo(f"{result.arch_id}: {scores} after {epoch} → {folder}")
+        return train_net(arch, plan, paths, resume=resume, progress=_shown_on(bar))
 
 
 def _shown_on(bar: StepBar) -> ProgressReport:

@@ -46,7 +46,7 @@ from edgeloop.search.evaluators.screening import ScreeningPlan, check_devices
 from edgeloop.search.loop import Event, SearchListener, SearchLoop
 from edgeloop.search.nets.architecture import Architecture
 from edgeloop.search.nets.device import usable_cards
-from edgeloop.search.nets.plan import TrainingPlan
+from edgeloop.search.nets.plan import TrainingPaths, TrainingPlan
 from edgeloop.search.nets.spaces import digest, find_space, source_of
 from edgeloop.search.nets.train import USUAL_AT_ONCE
 from edgeloop.search.pool import Bank, conditions_of
@@ -262,11 +262,15 @@ class Search:
         evaluators = self._evaluators(tell)
         bank = self._bank(evaluators)
         start_from_earlier(self.config, self.workspace.settings, self.study, evaluators, bank, tell)
-        earlier, known = self.study.earlier(), patiently(self.study.candidates)
-        ended = [item for item in known if item.state != "running"]
-        ended = [*earlier, *sorted(ended, key=lambda item: (item.ended_at, item.number))]
+        candidates = patiently(self.study.candidates)
+        ended = [item for item in candidates if item.state != "running"]
+        ended.sort(key=lambda item: (item.ended_at, item.number))
+        ended = [*self.study.earlier(), *ended]
         tables = RunningTables(
-            *(self.folder, self.config, expected(evaluators), ended),
+            self.folder,
+            self.config,
+            expected(evaluators),
+            ended,
             known=reference_from(self.study.reference) or read_reference(self.folder),
             keep=self._keep_reference,
         )
@@ -314,18 +318,19 @@ class Search:
         front = front_of(self.config, every)
         self._models.complete(front, self.study.taken, self._training, tell)
         write_front(self.folder, front, self._models.save)
+        published: Sequence[str] = ()
+        if self.config.publish == "front":
+            published = self._models.publish(front, self.config.name, self.config.iteration)
         return SearchResult(
-            candidates,
-            front,
-            curve.volumes,
-            is_exhausted,
-            self.folder,
-            self._models.publish(front, self.config.name, self.config.iteration)
-            if self.config.publish == "front"
-            else (),
-            curve.reference,
-            fronts_of(self.config, every) if self.config.devices else {},
-            self.study.earlier(),
+            candidates=candidates,
+            front=front,
+            hypervolumes=curve.volumes,
+            is_exhausted=is_exhausted,
+            folder=self.folder,
+            published=published,
+            reference=curve.reference,
+            fronts=fronts_of(self.config, every) if self.config.devices else {},
+            earlier=self.study.earlier(),
             utilisation=self._utilisation(),
         )
 
@@ -494,12 +499,11 @@ class Trainer:
         if self.compute == HERE:
             cards = usable_cards(self.plan)
             each = math.ceil(self.at_once / len(cards)) if self.at_once and cards else None
+            dataset = dataset_folder(self.data, self.settings.project)
             return LocalTraining(
-                dataset_folder(self.data, self.settings.project),
+                TrainingPaths(dataset, folder, project=self.settings.project),
                 self.plan,
                 self.at_once or self.workers,
-                folder=folder,
-                project=self.settings.project,
                 limit_s=self.timeout_s or LONGEST_S,
                 cards=cards,
                 per_card=each,
@@ -588,14 +592,14 @@ def trainer_of(train: Mapping[str, object], data: str, settings: Settings, worke
         chosen,
         data,
         settings,
-        str(train.get("compute") or HERE),
-        resources,
-        seconds(train["timeout"]) if train.get("timeout") else None,
-        int(str(train["at_once"])) if train.get("at_once") else None,
-        int(str(train.get("group") or 1)),
-        int(str(train.get("pipeline") or 1)),
-        environment,
-        workers,
+        compute=str(train.get("compute") or HERE),
+        resources=resources,
+        timeout_s=seconds(train["timeout"]) if train.get("timeout") else None,
+        at_once=int(str(train["at_once"])) if train.get("at_once") else None,
+        group=int(str(train.get("group") or 1)),
+        pipeline=int(str(train.get("pipeline") or 1)),
+        environment=environment,
+        workers=workers,
     )
 
 
@@ -705,7 +709,15 @@ def _keep(
         columns["val_iou"] = item.partial_iou
     if "training_time" in evaluation.values:
         columns["training_time"] = float(evaluation.values["training_time"])
-    publish(workspace, arch, FULL, target, evaluation.values, columns, FULL)
+    publish(
+        workspace,
+        arch,
+        kind=FULL,
+        model=target,
+        values=evaluation.values,
+        columns=columns,
+        tag=FULL,
+    )
 
 
 def summary(items: Sequence[Retrained]) -> list[dict[str, object]]:
@@ -765,9 +777,15 @@ def search_job(
         stem=config.name,
         command=("python", "-P", "-m", "edgeloop", "search"),
         args=(
-            *(path.relative_to(project).as_posix(), *words, *_earlier_words(config, settings)),
-            *(f"search.name={config.name}", f"search.folder={OUTPUTS}", "--resume"),
-            *(*store, "--experiment", settings.experiment),
+            path.relative_to(project).as_posix(),
+            *words,
+            *_earlier_words(config, settings),
+            f"search.name={config.name}",
+            f"search.folder={OUTPUTS}",
+            "--resume",
+            *store,
+            "--experiment",
+            settings.experiment,
         ),
         variables=variables,
         compute=compute,

@@ -42,8 +42,13 @@ if TYPE_CHECKING:
 
 
 MINIMISED = (
-    *("params", "macs", "memory_bytes"),
-    *("host_latency_ms", "chip_latency_ms", "ddr_bytes", "farm_latency_ms"),
+    "params",
+    "macs",
+    "memory_bytes",
+    "host_latency_ms",
+    "chip_latency_ms",
+    "ddr_bytes",
+    "farm_latency_ms",
 )
 MAXIMISED = ("val_iou", "val_f1", "farm_f1")
 VALUES = (*MINIMISED, *MAXIMISED)
@@ -357,7 +362,14 @@ class SearchFile(Section):
 Goal = Literal["min", "max"]
 
 _WHERE_AND_WHEN = (
-    *("compute", "cpus", "gpus", "memory", "timeout", "at_once", "group", "pipeline"),
+    "compute",
+    "cpus",
+    "gpus",
+    "memory",
+    "timeout",
+    "at_once",
+    "group",
+    "pipeline",
     "environment",
 )
 _OF_THE_HYPERVOLUME = ("worst", "best")

@@ -351,9 +351,13 @@ class RunningTables:
 
     def _row(self, candidate: Candidate) -> Sequence[object]:
         return (
-            *(candidate.number, candidate.place // self._config.iteration, candidate.arch.id),
-            *(candidate.state, *(candidate.values.get(name, "") for name in self._names)),
-            *(_parameters_text(candidate), " ".join(candidate.reason.split())),  # a row is one line
+            candidate.number,
+            candidate.place // self._config.iteration,
+            candidate.arch.id,
+            candidate.state,
+            *(candidate.values.get(name, "") for name in self._names),
+            _parameters_text(candidate),
+            " ".join(candidate.reason.split()),  # a row is one line
         )
 
     def _write_curve(self) -> None:
@@ -405,6 +409,7 @@ def write_front(
 def publish(
     workspace: Workspace,
     arch: Architecture,
+    *,
     kind: str,
     model: Path,
     values: Mapping[str, float],
@@ -657,9 +662,16 @@ class FoundModels:
             model = self._file(item.arch)
             if model.is_file():
                 columns = columns_of(item.values, item.place // iteration)
-                names.append(
-                    publish(self._workspace, item.arch, TRAINED, model, item.values, columns, tag)
+                name = publish(
+                    self._workspace,
+                    item.arch,
+                    kind=TRAINED,
+                    model=model,
+                    values=item.values,
+                    columns=columns,
+                    tag=tag,
                 )
+                names.append(name)
         return names
 
     def _file(self, arch: Architecture) -> Path:
@@ -677,7 +689,14 @@ LARGEST_BYTES = 32 << 20
 LEARNING = "curves.csv"
 _STATE = re.compile(r"search_state_(\d+)\.csv")
 _NOT_VALUES = (
-    *("number", "iteration", "arch_id", "state", "is_pareto", "fronts", PARAMETERS, "reason"),
+    "number",
+    "iteration",
+    "arch_id",
+    "state",
+    "is_pareto",
+    "fronts",
+    PARAMETERS,
+    "reason",
 )
 
 Rows = list[dict[str, str]]
@@ -892,13 +911,13 @@ def _candidate(
     numbers = {name: _number(text) for name, text in row.items() if name not in _NOT_VALUES}
     points = learning.get(row["arch_id"], ())
     return SeenCandidate(
-        _whole(row.get("number", "")),
-        _whole(row.get("iteration", "")),
-        row["arch_id"],
-        row.get("state", ""),
-        {name: value for name, value in numbers.items() if not math.isnan(value)},
-        _parameters(row.get(PARAMETERS, "")),
-        row.get("reason", ""),
+        number=_whole(row.get("number", "")),
+        iteration=_whole(row.get("iteration", "")),
+        arch_id=row["arch_id"],
+        state=row.get("state", ""),
+        values={name: value for name, value in numbers.items() if not math.isnan(value)},
+        parameters=_parameters(row.get(PARAMETERS, "")),
+        reason=row.get("reason", ""),
         trained=max((p.step if math.isnan(p.epoch) else p.epoch for p in points), default=None),
     )
 

@@ -123,9 +123,16 @@ def _member(
         for name, value in known.items()
         if value_of(name) in _COUNTED and name not in names
     }
-    is_stopped = candidate.state == "stopped"
-    params = candidate.params
-    return RungMember(candidate.arch.id, exact, scores, waits, barred, params, features, is_stopped)
+    return RungMember(
+        candidate.arch.id,
+        exact,
+        scores,
+        waits=waits,
+        barred=barred,
+        params=candidate.params,
+        features=features,
+        is_stopped=candidate.state == "stopped",
+    )
 
 
 def _compared(config: SearchConfig) -> list[Objective]:

@@ -69,8 +69,23 @@ MOST_CLASSES = 65_535
 MOST_ROWS = 2_000_000  # of labels.csv
 _MOST_DIGITS = 18
 _PARTS = {
-    *("annotations", "depth", "depths", "hr", "images", "img", "labels", "lr", "masks"),
-    *("test", "test2017", "train", "train2017", "unlabeled2017", "val", "val2017", "validation"),
+    "annotations",
+    "depth",
+    "depths",
+    "hr",
+    "images",
+    "img",
+    "labels",
+    "lr",
+    "masks",
+    "test",
+    "test2017",
+    "train",
+    "train2017",
+    "unlabeled2017",
+    "val",
+    "val2017",
+    "validation",
 }
 
 

@@ -24,6 +24,7 @@ import shutil
 import struct
 import threading
 import time
+import tokenize
 import uuid
 import warnings
 import zlib
@@ -494,6 +495,21 @@ BROKEN_IMAGE = (
     RecursionError,
     struct.error,
     Image.DecompressionBombError,
+)
+
+
+# What NumPy raises for a header that is none, with the errors of the parser it uses.
+BROKEN_ARRAY = (
+    OSError,
+    ValueError,
+    EOFError,
+    KeyError,
+    TypeError,
+    OverflowError,
+    MemoryError,
+    SyntaxError,
+    RecursionError,
+    tokenize.TokenError,
 )
 
 

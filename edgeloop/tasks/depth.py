@@ -8,7 +8,6 @@ depth, or depth up to a factor and a shift that each image may choose.
 
 from __future__ import annotations
 
-import tokenize
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -24,6 +23,7 @@ from edgeloop._util.values import number
 from edgeloop.errors import BadInput, NotFound
 from edgeloop.tasks.base import Images, Interval, Labels, Samples, Score, Tensors, read_options
 from edgeloop.tasks.dataset import (
+    BROKEN_ARRAY,
     MOST_PIXELS,
     Pair,
     Preparation,
@@ -43,11 +43,6 @@ METRICS = ("delta1", "delta2", "delta3", "abs_rel", "rmse")
 _ENDINGS = (".png", ".jpg", ".jpeg")
 _FACTOR = 1.25  # a pixel is right if it is wrong by less
 _TINY = 1e-12
-# What NumPy raises for a header that is none, with those of the parser it uses.
-_BROKEN = (
-    *(OSError, ValueError, EOFError, TypeError, OverflowError, MemoryError),
-    *(SyntaxError, RecursionError, tokenize.TokenError),
-)
 _WANTED = "a map of depths: [n, height, width], with one channel at most"
 
 _Positive = Annotated[float, number(is_open=True)]
@@ -247,7 +242,7 @@ def _array(path: Path) -> NDArray[Any]:
     try:
         with open_regular(path):  # a pipe would never end
             array = np.load(path, mmap_mode="r", allow_pickle=False).squeeze()
-    except _BROKEN as error:
+    except BROKEN_ARRAY as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise BadInput(reason=f"{path} cannot be read as an array ({reason})") from None
     if array.ndim != 2 or array.dtype.kind not in "fiu" or array.size > MOST_PIXELS:

@@ -146,7 +146,9 @@ class Keypoints:
             label_shape=(rows, _POINT),
             label_type=np.float64,
             also=(
-                *("keypoints", options.crop, repr(options.padding)),
+                "keypoints",
+                options.crop,
+                repr(options.padding),
                 *(repr((own.image.size, own.thing)) for own in instances),
             ),
         )

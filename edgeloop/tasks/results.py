@@ -55,7 +55,8 @@ def write_score_files(
         return {results.name: results}
     plot = folder / f"pr_curve_{stage}.png"
     write_pr_curve(score, plot)
-    write_pr_points(score, points := plot.with_suffix(".csv"))
+    points = plot.with_suffix(".csv")
+    write_pr_points(score, points)
     return {path.name: path for path in (results, plot, points)}
 
 
@@ -277,10 +278,38 @@ Maps = NDArray[np.uint8]
 # The colours of Okabe and Ito after a dark one for class 0, which most datasets call background;
 # then those that differ most from all before them, also for people who cannot tell red from green.
 _CLASS_COLOURS = (
-    *("#2F3640", "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7"),
-    *("#96FFA5", "#1E1EA5", "#781E00", "#4B78FF", "#96FFFF", "#5A0F69", "#96B45A", "#87F0C3"),
-    *("#A5FF78", "#784B3C", "#784B78", "#A55A2D", "#3C96F0", "#004BA5", "#4BD2E1", "#87C387"),
-    *("#3C4BD2", "#00964B", "#78D2C3", "#4B69D2", "#690087", "#783C87", "#B4D24B", "#96E178"),
+    "#2F3640",
+    "#E69F00",
+    "#56B4E9",
+    "#009E73",
+    "#F0E442",
+    "#0072B2",
+    "#D55E00",
+    "#CC79A7",
+    "#96FFA5",
+    "#1E1EA5",
+    "#781E00",
+    "#4B78FF",
+    "#96FFFF",
+    "#5A0F69",
+    "#96B45A",
+    "#87F0C3",
+    "#A5FF78",
+    "#784B3C",
+    "#784B78",
+    "#A55A2D",
+    "#3C96F0",
+    "#004BA5",
+    "#4BD2E1",
+    "#87C387",
+    "#3C4BD2",
+    "#00964B",
+    "#78D2C3",
+    "#4B69D2",
+    "#690087",
+    "#783C87",
+    "#B4D24B",
+    "#96E178",
 )
 _IGNORED_COLOUR = "#969696"
 
@@ -370,11 +399,14 @@ def write_examples(
         raise BadInput(reason=f"these do not belong together: {shapes}")
     count, height, width = truth.shape
     present = np.unique(np.concatenate((truth, answers))).tolist()
+    key = _key(images, shown)
     about = {
-        "set": (key := _key(images, shown)),
+        "set": key,
         "task": task,
         "device": device,
-        **{"images": count, "height": height, "width": width},
+        "images": count,
+        "height": height,
+        "width": width,
         "classes": {str(n): shown.classes[n] for n in present if n != IGNORE},
     }
     classes, inputs = (folder / name for name in example_files(stage))

@@ -7,7 +7,6 @@ import csv
 import hashlib
 import math
 import re
-import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from edgeloop.errors import BadInput, DatasetMisfit, ModelFailed, NotFound
 from edgeloop.graph.info import GraphInfo, Shape, TensorInfo, image_info
 from edgeloop.graph.read import index_limits
 from edgeloop.tasks.base import Images, Interval, Samples, Scorer, Tensors
+from edgeloop.tasks.dataset import BROKEN_ARRAY, SUFFIX, as_rgb, load
 from edgeloop.tasks.metrics import Floats, Headline, bootstrap, check_paired
 
 # Inputs for any model: what somebody gives, else random numbers.
@@ -177,11 +177,6 @@ def _random_tensor(
 
 MOST_BYTES = 2 * 1024**3  # of one input's samples; what comes after is left
 _LEAST_UNPACKED, _UNPACKED_SHARE = 256 << 20, 10  # of an archive, by its size on the disk
-# What NumPy raises for a header that is none, with those of the parser it uses.
-_BROKEN = (
-    *(OSError, ValueError, EOFError, KeyError, TypeError, OverflowError, MemoryError),
-    *(SyntaxError, RecursionError, tokenize.TokenError),
-)
 _PICTURES = (".png", ".jpg", ".jpeg")
 _RAW = (".raw", ".bin")
 _KNOWN = (*_PICTURES, ".npy", ".npz", *_RAW)
@@ -246,8 +241,6 @@ def _plain(name: str) -> str:
 
 def _files(source: Path) -> list[Path]:
     """Label images of a dataset are left out."""
-    from edgeloop.tasks.dataset import SUFFIX
-
     if source.is_file():
         paths = [source]
     elif source.is_dir():
@@ -304,8 +297,6 @@ def _some(array: NDArray[Any], sides: int, count: int, last: bool) -> NDArray[An
 
 
 def _picture(path: Path, tensor: TensorInfo) -> Images:
-    from edgeloop.tasks.dataset import as_rgb, load
-
     if not tensor.layout:
         reason = f"{path} is an image, and the input {tensor.name!r} {list(tensor.shape)} is not"
         raise DatasetMisfit(reason=reason)
@@ -327,7 +318,13 @@ def _arrays(path: Path, name: str) -> list[NDArray[Any]]:
         if not all(isinstance(array, np.ndarray) for array in arrays):
             raise ValueError("it holds a file that is no array")
         return arrays
-    except (*_BROKEN, NotImplementedError, RuntimeError, zlib.error, zipfile.BadZipFile) as error:
+    except (
+        *BROKEN_ARRAY,
+        NotImplementedError,
+        RuntimeError,
+        zlib.error,
+        zipfile.BadZipFile,
+    ) as error:
         raise _unreadable(path, error) from None
 
 
@@ -335,7 +332,7 @@ def _members(path: Path) -> set[str]:
     try:
         with zipfile.ZipFile(path) as archive:
             return {name.removesuffix(".npy") for name in archive.namelist()}
-    except (*_BROKEN, zipfile.BadZipFile) as error:
+    except (*BROKEN_ARRAY, zipfile.BadZipFile) as error:
         raise _unreadable(path, error) from None
 
 

@@ -25,14 +25,16 @@ from edgeloop.search.nets.plan import (
     HISTORY,
     METRICS,
     MODEL,
+    TrainingPaths,
     TrainingPlan,
     TrainingResult,
 )
 
 
 def quick(
-    arch: Architecture, dataset: Path, plan: TrainingPlan, out: Path, **places: Path
+    arch: Architecture, plan: TrainingPlan, paths: TrainingPaths, *, resume: bool = True
 ) -> TrainingResult:
+    out = paths.out
     what = arch.params.get("what", "good")
     if what != "halt":
         wait()

@@ -15,7 +15,7 @@ import pytest
 
 from edgeloop.errors import BadInput, LocalFileError
 from edgeloop.search.evaluators import LocalTraining
-from edgeloop.search.nets.plan import TrainingPlan
+from edgeloop.search.nets.plan import TrainingPaths, TrainingPlan
 from edgeloop.testing.contracts.evaluator import EvaluatorContract, collect_all
 from tests.jobs.waiting import eventually
 from tests.search.conftest import below, net
@@ -28,8 +28,8 @@ PLAN = TrainingPlan(epochs=2, batch=8, device="cpu")
 @pytest.fixture
 def make(closing, project, faces, cache):
     def make(plan=PLAN, dataset=faces, **options):
-        options = {"at_once": 2, "folder": project / "search", **options}
-        return closing(LocalTraining(dataset, plan, cache=cache, project=project, **options))
+        paths = TrainingPaths(dataset, project / "search", cache, project)
+        return closing(LocalTraining(paths, plan, **{"at_once": 2, **options}))
 
     return make
 
@@ -133,12 +133,12 @@ SEARCH = """
 import sys, time
 from pathlib import Path
 from edgeloop.search.evaluators import LocalTraining, local
-from edgeloop.search.nets.plan import TrainingPlan
+from edgeloop.search.nets.plan import TrainingPaths, TrainingPlan
 from tests.search.conftest import net
 local._MODULE = "tests.search.quick_trainer"
 faces, cache, project = map(Path, sys.argv[1:])
-folders = {"folder": project / "search", "cache": cache, "project": project}
-LocalTraining(faces, TrainingPlan(batch=8, device="cpu"), **folders).send(net())
+paths = TrainingPaths(faces, project / "search", cache, project)
+LocalTraining(paths, TrainingPlan(batch=8, device="cpu")).send(net())
 time.sleep(600)
 """
 

@@ -11,7 +11,7 @@ import pytest
 
 from edgeloop.search.evaluators import LocalTraining, local
 from edgeloop.search.evaluators.threads import BusyTime
-from edgeloop.search.nets.plan import TrainingPlan
+from edgeloop.search.nets.plan import TrainingPaths, TrainingPlan
 from edgeloop.testing.contracts.evaluator import EvaluatorContract, collect_all
 from tests.jobs.waiting import eventually
 from tests.search.conftest import net
@@ -27,8 +27,8 @@ def make(closing, project, faces, cache):
     """On a CPU, where the threads are the same and only the streams are missing."""
 
     def make(plan=PLAN, **options):
-        options = {"at_once": 3, "folder": project / "search", "cards": ("",), **options}
-        return closing(LocalTraining(faces, plan, cache=cache, project=project, **options))
+        paths = TrainingPaths(faces, project / "search", cache, project)
+        return closing(LocalTraining(paths, plan, **{"at_once": 3, "cards": ("",), **options}))
 
     return make
 
@@ -104,7 +104,7 @@ def test_one_that_never_ends_is_stopped_and_those_that_waited_for_it_are_not(mon
         def words(self):
             return [sys.executable, "-c", STUBBORN]
 
-    command = Stubborn(tmp_path, tmp_path, tmp_path)
+    command = Stubborn(TrainingPaths(tmp_path, tmp_path))
     trainers = local.SharedTrainers(["", ""], command, tmp_path)
     folders = [tmp_path / name for name in ("endless", "good", "better", "best")]
     try:
@@ -143,7 +143,7 @@ def test_one_that_is_tried_alone_has_its_time_limit_too(monkeypatch, tmp_path):
         def words(self):
             return [sys.executable, "-c", DYING]
 
-    trainers = local.SharedTrainers([""], Dying(tmp_path, tmp_path, tmp_path), tmp_path)
+    trainers = local.SharedTrainers([""], Dying(TrainingPaths(tmp_path, tmp_path)), tmp_path)
     try:
         with ThreadPoolExecutor(2) as pool:
             folders = [tmp_path / name for name in ("endless", "good")]

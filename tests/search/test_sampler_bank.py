@@ -11,7 +11,7 @@ from edgeloop.pareto import hypervolume, hypervolume_gain
 from edgeloop.search.base import Observation, ScreenedMember
 from edgeloop.search.sampler.members import ask, at_random, key_of
 from edgeloop.search.sampler.proposer import Proposer
-from edgeloop.search.sampler.surrogate import exact_improvement
+from edgeloop.search.sampler.surrogate import Scale, exact_improvement
 from tests.search.spaces import (
     branching,
     deep,
@@ -238,17 +238,22 @@ def test_several_cheap_and_several_dear_objectives(dear):
     assert hypervolume([r.values for r in history], corner) > hypervolume(by_chance, corner)
 
 
+class Plain(Scale):
+    """Values as they are."""
+
+    def forward(self, values):
+        return values
+
+    inverse = forward
+
+
 def test_the_exact_improvement_is_that_of_many_samples():
     rng = np.random.default_rng(0)
     front = np.array([[1.0, 5.0], [2.0, 3.0], [4.0, 1.0]])
     worst = np.array([6.0, 6.0])
     mean, deviation = rng.uniform(0, 6, 20), rng.uniform(0.3, 1.5, 20)
     latency = rng.uniform(0, 6, 20)
-
-    def same(values):
-        return values
-
-    exact = exact_improvement(mean, deviation, latency, front, worst, same, same)
+    exact = exact_improvement(mean, deviation, latency, front, worst, Plain(0.0, 1.0, is_log=False))
     drawn = mean[:, None] + deviation[:, None] * rng.standard_normal(20_000)
     points = np.stack([drawn, np.repeat(latency[:, None], 20_000, axis=1)], axis=-1)
     sampled = hypervolume_gain(points, front, worst).mean(axis=1) / (5 * 5)

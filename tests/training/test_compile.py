@@ -14,7 +14,7 @@ from torch import nn
 from edgeloop.search.nets import engine
 from edgeloop.search.nets.architecture import Architecture
 from edgeloop.search.nets.device import Machine
-from edgeloop.search.nets.plan import TrainingPlan
+from edgeloop.search.nets.plan import TrainingPaths, TrainingPlan
 from edgeloop.search.nets.train import train
 from tests.training.test_train import same_weights
 
@@ -52,15 +52,15 @@ def test_a_long_training_switches_in_the_middle_and_learns_the_same(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    train(arch, faces, PLAN, tmp_path / "plain", cache=cache)
+    train(arch, PLAN, TrainingPaths(faces, tmp_path / "plain", cache))
     assert not compiled
     monkeypatch.setattr("edgeloop.search.nets.train._CHECK_EVERY", 2)
     asked: list[float] = []
     monkeypatch.setattr(engine, "compile_pays", lambda _, left: bool(asked.append(left)) or True)
-    train(arch, faces, PLAN, tmp_path / "switched", cache=cache)
+    train(arch, PLAN, TrainingPaths(faces, tmp_path / "switched", cache))
     assert len(compiled) == len(asked) == 1 and asked[0] > 0
     assert same_weights(tmp_path / "plain", tmp_path / "switched")
-    train(arch, faces, replace(PLAN, compile=False), tmp_path / "never", cache=cache)
+    train(arch, replace(PLAN, compile=False), TrainingPaths(faces, tmp_path / "never", cache))
     assert len(asked) == 1
 
 
@@ -72,9 +72,9 @@ def test_a_network_that_cannot_be_compiled_is_trained_without(
 
     monkeypatch.setattr(torch, "compile", lambda _: refuse)
     with pytest.warns(UserWarning, match="without torch.compile, which failed: no compiler was f"):
-        train(arch, faces, replace(PLAN, compile=True), tmp_path / "refused", cache=cache)
+        train(arch, replace(PLAN, compile=True), TrainingPaths(faces, tmp_path / "refused", cache))
     monkeypatch.undo()
-    train(arch, faces, PLAN, tmp_path / "plain", cache=cache)
+    train(arch, PLAN, TrainingPaths(faces, tmp_path / "plain", cache))
     assert same_weights(tmp_path / "plain", tmp_path / "refused")
 
 
@@ -98,5 +98,5 @@ def test_an_error_of_the_network_itself_is_not_hidden(
 
     monkeypatch.setattr(engine, "weighted_loss", broken)
     with pytest.raises(ArithmeticError, match="of the network"):
-        train(arch, faces, replace(PLAN, compile=True), tmp_path, cache=cache)
+        train(arch, replace(PLAN, compile=True), TrainingPaths(faces, tmp_path, cache))
     assert len(steps) == 3

@@ -18,7 +18,7 @@ from edgeloop.errors import LocalFileError, OutOfMemory, TrainingDiverged
 from edgeloop.search.nets.architecture import Architecture
 from edgeloop.search.nets.device import SharedData
 from edgeloop.search.nets.engine import Engine
-from edgeloop.search.nets.plan import FILES, TrainingPlan, TrainingResult
+from edgeloop.search.nets.plan import FILES, TrainingPaths, TrainingPlan, TrainingResult
 from edgeloop.search.nets.train import TrainingItem, train, train_many
 from tests.training.test_train import same_weights, weights_of
 
@@ -33,7 +33,7 @@ VICTIM = """
 import sys, time
 from pathlib import Path
 from edgeloop.search.nets.architecture import Architecture
-from edgeloop.search.nets.plan import TrainingPlan
+from edgeloop.search.nets.plan import TrainingPaths, TrainingPlan
 from edgeloop.search.nets.train import train
 from edgeloop.search.nets.engine import Engine
 
@@ -49,7 +49,7 @@ def counted(self, *arguments):
 
 Engine.step = counted
 plan = TrainingPlan(epochs=3, device="cpu", batch=8, validation_images=4, checkpoint_s=0.0)
-train(Architecture.load(Path(arch)), Path(faces), plan, Path(out), cache=Path(cache))
+train(Architecture.load(Path(arch)), plan, TrainingPaths(Path(faces), Path(out), Path(cache)))
 """
 
 
@@ -69,12 +69,12 @@ def test_a_killed_training_ends_with_the_very_weights_of_an_undisturbed_one(
     arch: Architecture, faces: Path, cache: Path, tmp_path: Path
 ):
     """Killed before the first step, within an epoch, and once more after that."""
-    whole = train(arch, faces, PLAN, tmp_path / "whole", cache=cache)
+    whole = train(arch, PLAN, TrainingPaths(faces, tmp_path / "whole", cache))
     assert whole.steps == 3 * 13
     for stop in (0, 20, 17):
         kill_at(stop, arch, faces, cache, tmp_path / "killed")
     (tmp_path / "killed/.checkpoint.pt.0").write_bytes(b"half of one")
-    result = train(arch, faces, PLAN, tmp_path / "killed", cache=cache)
+    result = train(arch, PLAN, TrainingPaths(faces, tmp_path / "killed", cache))
     assert same_weights(tmp_path / "whole", tmp_path / "killed")
     assert (result.f1, result.miou, result.loss) == (whole.f1, whole.miou, whole.loss)
     assert (tmp_path / "killed/model.onnx").read_bytes() == (
@@ -105,7 +105,7 @@ def test_a_training_that_diverges_says_at_which_step(
     with pytest.raises(
         TrainingDiverged, match=f"{arch.id} diverged: the loss was not finite at step 5"
     ):
-        train(arch, faces, PLAN, tmp_path, cache=cache)
+        train(arch, PLAN, TrainingPaths(faces, tmp_path, cache))
     assert not (tmp_path / "metrics.json").exists() and not (tmp_path / "model.onnx").exists()
 
 
@@ -113,7 +113,7 @@ def test_a_rate_far_too_high_diverges_by_itself(
     arch: Architecture, faces: Path, cache: Path, tmp_path: Path
 ):
     with pytest.raises(TrainingDiverged, match="Try a lower learning rate"):
-        train(arch, faces, replace(PLAN, learning_rate=1e30), tmp_path, cache=cache)
+        train(arch, replace(PLAN, learning_rate=1e30), TrainingPaths(faces, tmp_path, cache))
 
 
 def test_a_net_that_does_not_fit_into_memory_is_one_sentence(
@@ -134,19 +134,19 @@ def test_a_net_that_does_not_fit_into_memory_is_one_sentence(
     )
     huge = Architecture("huge.py:build", {}, (1, 3, 48, 48), 19)
     with pytest.raises(OutOfMemory, match="with a batch of 8: try a smaller batch"):
-        train(huge, faces, PLAN, tmp_path / "out", cache=cache, project=tmp_path)
+        train(huge, PLAN, TrainingPaths(faces, tmp_path / "out", cache, tmp_path))
 
 
 def test_a_damaged_checkpoint_is_said_and_a_fresh_start_helps(
     arch: Architecture, faces: Path, cache: Path, tmp_path: Path
 ):
     short = replace(PLAN, epochs=1)
-    train(arch, faces, short, tmp_path, cache=cache)
+    train(arch, short, TrainingPaths(faces, tmp_path, cache))
     file = tmp_path / "checkpoint.pt"
     file.write_bytes(file.read_bytes()[:1000])
     with pytest.raises(LocalFileError, match=r"checkpoint.pt: .*start over with --fresh"):
-        train(arch, faces, short, tmp_path, cache=cache)
-    train(arch, faces, short, tmp_path, cache=cache, resume=False)
+        train(arch, short, TrainingPaths(faces, tmp_path, cache))
+    train(arch, short, TrainingPaths(faces, tmp_path, cache), resume=False)
     assert weights_of(tmp_path)
 
 
@@ -167,7 +167,7 @@ def test_a_checkpoint_that_holds_code_is_not_run(
     out.mkdir()
     torch.save({"version": 1, "trap": Trap(tmp_path / "sprung")}, out / "checkpoint.pt")
     with pytest.raises(LocalFileError, match="not a checkpoint, or it is damaged"):
-        train(arch, faces, PLAN, out, cache=cache)
+        train(arch, PLAN, TrainingPaths(faces, out, cache))
     assert not (tmp_path / "sprung").exists()
 
 
@@ -176,13 +176,12 @@ def test_of_several_nets_one_that_fails_does_not_stop_the_others(
 ):
     wrong = Architecture(arch.space, arch.params, arch.shape, 5)
     short = replace(PLAN, epochs=1)
-    candidates = [
-        TrainingItem(each, tmp_path / name)
+    items = [
+        TrainingItem(each, TrainingPaths(faces, tmp_path / name, cache))
         for name, each in (("good", arch), ("bad", wrong), ("again", arch))
     ]
     outcomes = {
-        candidate.out.name: outcome
-        for candidate, outcome in train_many(candidates, faces, short, at_once=2, cache=cache)
+        item.paths.out.name: outcome for item, outcome in train_many(items, short, at_once=2)
     }
     assert outcomes.keys() == {"good", "bad", "again"}
     assert "5 classes" in str(outcomes["bad"])
@@ -195,10 +194,12 @@ def test_nets_trained_in_threads_of_one_process_are_those_trained_alone(
 ):
     """As nets on one GPU are: with one copy of the images, and exports that do not meet."""
     short, shared = replace(PLAN, epochs=1), SharedData()
-    train(arch, faces, short, tmp_path / "alone", cache=cache)
+    train(arch, short, TrainingPaths(faces, tmp_path / "alone", cache))
 
     def one(number: int) -> TrainingResult:
-        return train(arch, faces, short, tmp_path / str(number), cache=cache, shared=shared)
+        return train(
+            arch, short, TrainingPaths(faces, tmp_path / str(number), cache), shared=shared
+        )
 
     with ThreadPoolExecutor(3) as pool:
         results = list(pool.map(one, range(3)))

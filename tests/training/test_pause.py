@@ -12,7 +12,7 @@ import torch
 from edgeloop.errors import BadInput
 from edgeloop.search.nets.architecture import Architecture
 from edgeloop.search.nets.engine import Engine
-from edgeloop.search.nets.plan import TrainingPlan, TrainingProgress
+from edgeloop.search.nets.plan import TrainingPaths, TrainingPlan, TrainingProgress
 from edgeloop.search.nets.train import train
 
 pytestmark = pytest.mark.slow
@@ -41,14 +41,14 @@ def test_a_training_that_paused_ends_with_the_same_weights(
     arch: Architecture, faces: Path, cache: Path, tmp_path: Path, plan: TrainingPlan, pauses
 ):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    uninterrupted = train(arch, faces, plan, whole, cache=cache)
+    uninterrupted = train(arch, plan, TrainingPaths(faces, whole, cache))
     assert not uninterrupted.is_paused
     for until in pauses:
-        paused = train(arch, faces, replace(plan, until=until), parts, cache=cache)
+        paused = train(arch, replace(plan, until=until), TrainingPaths(faces, parts, cache))
         assert paused.is_paused and not paused.stopped_early
         assert (paused.steps if plan.steps else paused.epochs) == until
         assert not (parts / "model.onnx").exists()
-    train(arch, faces, plan, parts, cache=cache)
+    train(arch, plan, TrainingPaths(faces, parts, cache))
     first, second = everything(whole), everything(parts)
     assert first[0] == second[0]
     assert all(torch.equal(a, b) for a, b in zip(first[1], second[1], strict=True))
@@ -61,16 +61,19 @@ def test_a_pause_is_not_trained_twice_and_keeps_its_scores(
     arch: Architecture, faces: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     plan = replace(STEPS, until=3)
-    first = train(arch, faces, plan, tmp_path, cache=cache)
-    further = train(arch, faces, replace(plan, until=9), tmp_path, cache=cache)
+    first = train(arch, plan, TrainingPaths(faces, tmp_path, cache))
+    further = train(arch, replace(plan, until=9), TrainingPaths(faces, tmp_path, cache))
     told: list[TrainingProgress] = []
     monkeypatch.setattr(Engine, "step", lambda *_: pytest.fail("it was trained again"))
     for until, known in ((3, first), (9, further)):
         again = train(
-            arch, faces, replace(plan, until=until), tmp_path, cache=cache, progress=told.append
+            arch,
+            replace(plan, until=until),
+            TrainingPaths(faces, tmp_path, cache),
+            progress=told.append,
         )
         assert again == known
-    between = train(arch, faces, replace(plan, until=6), tmp_path, cache=cache)
+    between = train(arch, replace(plan, until=6), TrainingPaths(faces, tmp_path, cache))
     assert between.steps == 4  # the last scores until then
     assert not told
 
@@ -78,7 +81,7 @@ def test_a_pause_is_not_trained_twice_and_keeps_its_scores(
 def test_a_pause_beyond_the_end_is_no_pause(
     arch: Architecture, faces: Path, cache: Path, tmp_path: Path
 ):
-    result = train(arch, faces, replace(STEPS, until=99), tmp_path, cache=cache)
+    result = train(arch, replace(STEPS, until=99), TrainingPaths(faces, tmp_path, cache))
     assert not result.is_paused and result.steps == 10
     with pytest.raises(BadInput, match="until must be 1 or more"):
         TrainingPlan(until=0)

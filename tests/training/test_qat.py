@@ -15,7 +15,7 @@ from torch.nn.utils import parametrize
 from edgeloop.errors import BadInput
 from edgeloop.search.nets.architecture import Architecture
 from edgeloop.search.nets.layers import ConvNormRelu
-from edgeloop.search.nets.plan import TrainingPlan, load_weights
+from edgeloop.search.nets.plan import TrainingPaths, TrainingPlan, load_weights
 from edgeloop.search.nets.quantization import with_fake_quantization, without_fake_quantization
 from edgeloop.search.nets.spaces import build
 from edgeloop.search.nets.train import train
@@ -79,14 +79,14 @@ def test_a_trained_model_is_continued_and_exported_as_a_plain_one(
     arch: Architecture, faces: Path, cache: Path, tmp_path: Path
 ) -> None:
     plan = TrainingPlan(steps=12, learning_rate=1e-2, device="cpu", images=64, validation_images=4)
-    train(arch, faces, plan, tmp_path / "plain", cache=cache)
+    train(arch, plan, TrainingPaths(faces, tmp_path / "plain", cache))
     checkpoint = tmp_path / "plain" / "checkpoint.pt"
     aware = replace(plan, steps=3, learning_rate=1e-3, qat_from=checkpoint, qat_weight_bits=4)
 
-    result = train(arch, faces, aware, tmp_path / "aware", cache=cache)
+    result = train(arch, aware, TrainingPaths(faces, tmp_path / "aware", cache))
 
     assert result.steps == 3
-    again = train(arch, faces, aware, tmp_path / "aware", cache=cache)
+    again = train(arch, aware, TrainingPaths(faces, tmp_path / "aware", cache))
     assert again.f1 == result.f1, "a finished one is not repeated"
     operators = {node.op_type for node in onnx.load(tmp_path / "aware" / "model.onnx").graph.node}
     assert not operators & {"QuantizeLinear", "DequantizeLinear", "BatchNormalization"}

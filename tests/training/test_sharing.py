@@ -11,7 +11,7 @@ import pytest
 from edgeloop.errors import OutOfMemory
 from edgeloop.search.nets import train as train_module
 from edgeloop.search.nets.device import GpuUsage
-from edgeloop.search.nets.plan import TrainingPlan, TrainingResult
+from edgeloop.search.nets.plan import TrainingPaths, TrainingPlan, TrainingResult
 from edgeloop.search.nets.train import SharedTraining, train
 from tests.training.test_train import same_weights
 
@@ -29,7 +29,8 @@ class Card:
         self.most, self.known = 0, set()
         self.met = Barrier(together)
 
-    def train(self, arch, dataset, plan, out, *, progress, **options):
+    def train(self, arch, plan, paths, *, progress, **options):
+        out = paths.out
         with self.lock:
             is_new = out not in self.known
             self.known.add(out)
@@ -56,7 +57,7 @@ def share(monkeypatch):
 
         def one(size):
             try:
-                return device.train(f"net{size}", None, PLAN, size)
+                return device.train(f"net{size}", PLAN, TrainingPaths(None, size))
             except OutOfMemory as error:
                 return error
 
@@ -81,7 +82,7 @@ def test_a_number_that_one_model_has_lowered_is_raised_again(share):
     assert not [value for value in results.values() if isinstance(value, OutOfMemory)]
     device._limit = 1
     for _ in range(9):
-        device.train("net", None, PLAN, 1)
+        device.train("net", PLAN, TrainingPaths(None, 1))
     assert device.limit == 3
 
 
@@ -93,11 +94,11 @@ def test_no_more_than_the_number_run_at_a_time_and_all_get_their_turn(share):
 
 def test_networks_trained_together_have_the_weights_they_have_alone(faces, cache, arch, tmp_path):
     plans = {seed: replace(PLAN, seed=seed) for seed in (1, 2, 3)}
-    alone = train(arch, faces, plans[2], tmp_path / "alone", cache=cache)
+    alone = train(arch, plans[2], TrainingPaths(faces, tmp_path / "alone", cache))
     device = SharedTraining(PLAN, 3)
 
     def one(seed):
-        return device.train(arch, faces, plans[seed], tmp_path / str(seed), cache=cache)
+        return device.train(arch, plans[seed], TrainingPaths(faces, tmp_path / str(seed), cache))
 
     with device.opened(), ThreadPoolExecutor(3) as pool:
         results = list(pool.map(one, plans, timeout=LIMIT_S))

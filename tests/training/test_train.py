@@ -17,7 +17,7 @@ from edgeloop.search.nets.architecture import Architecture
 from edgeloop.search.nets.device import ImageSet, class_weights, order_of, plain, varied
 from edgeloop.search.nets.engine import weighted_loss
 from edgeloop.search.nets.export import architecture_in
-from edgeloop.search.nets.plan import TrainingPlan, TrainingProgress, load_weights
+from edgeloop.search.nets.plan import TrainingPaths, TrainingPlan, TrainingProgress, load_weights
 from edgeloop.search.nets.spaces import build, find_space
 from edgeloop.search.nets.train import mean_iou, train
 from edgeloop.tasks import open_task
@@ -42,7 +42,7 @@ def test_a_net_learns_faces_in_a_few_dozen_steps(
     arch: Architecture, faces: Path, cache: Path, tmp_path: Path
 ):
     told: list[TrainingProgress] = []
-    result = train(arch, faces, PLAN, tmp_path, cache=cache, progress=told.append)
+    result = train(arch, PLAN, TrainingPaths(faces, tmp_path, cache), progress=told.append)
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert result.f1 > 0.3 and result.f1 > 3 * lines[0]["f1"]
     assert lines[-1]["loss"] < lines[0]["loss"] / 2
@@ -61,7 +61,7 @@ def test_the_exported_model_scores_what_the_training_said(
     arch: Architecture, faces: Path, cache: Path, tmp_path: Path
 ):
     plan = replace(PLAN, steps=30, precision="float32")
-    result = train(arch, faces, plan, tmp_path, cache=cache)
+    result = train(arch, plan, TrainingPaths(faces, tmp_path, cache))
     assert architecture_in(tmp_path / "model.onnx") == arch
     task = open_task("segmentation", faces, cache)
     watched = task.validation(arch.height, arch.width)
@@ -81,7 +81,7 @@ def test_the_same_seed_gives_the_same_weights_and_another_gives_others(
 ):
     for name, seed in (("one", 0), ("same", 0), ("other", 1)):
         torch.manual_seed(len(name))  # what else drew random numbers must not matter
-        train(arch, faces, replace(SHORT, seed=seed), tmp_path / name, cache=cache)
+        train(arch, replace(SHORT, seed=seed), TrainingPaths(faces, tmp_path / name, cache))
     assert same_weights(tmp_path / "one", tmp_path / "same")
     assert not same_weights(tmp_path / "one", tmp_path / "other")
     one, same = (json.loads((tmp_path / n / "metrics.json").read_text()) for n in ("one", "same"))
@@ -91,22 +91,22 @@ def test_the_same_seed_gives_the_same_weights_and_another_gives_others(
 def test_a_finished_training_is_not_done_again(
     arch: Architecture, faces: Path, cache: Path, tmp_path: Path
 ):
-    first = train(arch, faces, SHORT, tmp_path, cache=cache)
+    first = train(arch, SHORT, TrainingPaths(faces, tmp_path, cache))
     (tmp_path / "model.onnx").unlink()
     told: list[TrainingProgress] = []
-    assert train(arch, faces, SHORT, tmp_path, cache=cache, progress=told.append) == first
+    assert train(arch, SHORT, TrainingPaths(faces, tmp_path, cache), progress=told.append) == first
     assert not told and (tmp_path / "model.onnx").exists()
-    train(arch, faces, SHORT, tmp_path, cache=cache, progress=told.append, resume=False)
+    train(arch, SHORT, TrainingPaths(faces, tmp_path, cache), progress=told.append, resume=False)
     assert told
 
 
 def test_a_folder_with_another_training_is_left_alone(
     arch: Architecture, faces: Path, cache: Path, tmp_path: Path
 ):
-    train(arch, faces, SHORT, tmp_path, cache=cache)
+    train(arch, SHORT, TrainingPaths(faces, tmp_path, cache))
     before = (tmp_path / "checkpoint.pt").read_bytes()
     with pytest.raises(BadInput, match=r"another learning_rate \(0.004, not 0.01\).*--fresh"):
-        train(arch, faces, replace(SHORT, learning_rate=0.01), tmp_path, cache=cache)
+        train(arch, replace(SHORT, learning_rate=0.01), TrainingPaths(faces, tmp_path, cache))
     assert (tmp_path / "checkpoint.pt").read_bytes() == before
 
 
@@ -115,7 +115,7 @@ def test_training_stops_early_and_keeps_the_best(
 ):
     """With a rate this low nothing gets better, so patience runs out."""
     plan = replace(SHORT, epochs=30, learning_rate=1e-12, patience=2)
-    result = train(arch, faces, plan, tmp_path, cache=cache)
+    result = train(arch, plan, TrainingPaths(faces, tmp_path, cache))
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert result.stopped_early and result.epochs < 30
     assert result.epochs == len(lines) == result.best_epoch + 2
@@ -125,7 +125,7 @@ def test_training_stops_early_and_keeps_the_best(
 def test_trained_weights_go_into_a_net_of_the_same_architecture_only(
     arch: Architecture, faces: Path, cache: Path, tmp_path: Path
 ):
-    train(arch, faces, SHORT, tmp_path, cache=cache)
+    train(arch, SHORT, TrainingPaths(faces, tmp_path, cache))
     net = build(arch)
     load_weights(net, arch, tmp_path / "checkpoint.pt")
     best = torch.load(tmp_path / "checkpoint.pt", weights_only=True)["best"]
@@ -151,7 +151,7 @@ def test_images_can_be_classified_too(cache: Path, tmp_path: Path):
         0, (1, 3, 32, 32), 2
     )
     plan = TrainingPlan(steps=30, device="cpu", batch=8)
-    result = train(arch, tmp_path / "colours", plan, tmp_path / "out", cache=cache)
+    result = train(arch, plan, TrainingPaths(tmp_path / "colours", tmp_path / "out", cache))
     assert result.task == "classification"
     assert result.f1 == 1.0 == result.miou
 
@@ -174,7 +174,7 @@ def test_a_net_for_other_classes_is_refused(
 ):
     wrong = Architecture(arch.space, arch.params, arch.shape, 5)
     with pytest.raises(TrainingFailed, match="5 classes, but the dataset has 19"):
-        train(wrong, faces, SHORT, tmp_path, cache=cache)
+        train(wrong, SHORT, TrainingPaths(faces, tmp_path, cache))
 
 
 def test_a_net_that_answers_smaller_than_its_image_is_refused(
@@ -186,7 +186,7 @@ def test_a_net_that_answers_smaller_than_its_image_is_refused(
     )
     half = Architecture("half.py:build", {}, (1, 3, 48, 48), 19)
     with pytest.raises(TrainingFailed, match="its output is 24 × 24, not the size"):
-        train(half, faces, SHORT, tmp_path / "out", cache=cache, project=tmp_path)
+        train(half, SHORT, TrainingPaths(faces, tmp_path / "out", cache, tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -209,10 +209,13 @@ def test_a_plan_that_cannot_be_is_refused(fields: dict[str, object]):
 
 def test_a_gpu_that_is_not_there_is_said(arch: Architecture, faces: Path, tmp_path: Path):
     if torch.cuda.is_available():
-        assert train(arch, faces, replace(SHORT, device="cuda"), tmp_path).device != "this CPU"
+        assert (
+            train(arch, replace(SHORT, device="cuda"), TrainingPaths(faces, tmp_path)).device
+            != "this CPU"
+        )
     else:
         with pytest.raises(BadInput, match="no usable GPU"):
-            train(arch, faces, replace(SHORT, device="cuda"), tmp_path)
+            train(arch, replace(SHORT, device="cuda"), TrainingPaths(faces, tmp_path))
 
 
 # The parts

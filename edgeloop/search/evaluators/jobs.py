@@ -314,9 +314,15 @@ class TrainingJobs(PollingEvaluator):
             tags=(self._search, *keys, *([_RUNG] if until else [])),
             earlier=tuple(sources),
             command=(
-                *("python", "-P", "-m", _MODULE, ORDER),
-                *("--dataset", f"{{input:{self._version.name}}}"),
-                *("--out", "{outputs}"),
+                "python",
+                "-P",
+                "-m",
+                _MODULE,
+                ORDER,
+                "--dataset",
+                f"{{input:{self._version.name}}}",
+                "--out",
+                "{outputs}",
             ),
         )
 

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from edgeloop.search.evaluators.trainer import (
 from edgeloop.search.nets.architecture import Architecture
 from edgeloop.search.nets.device import usable_cards
 from edgeloop.search.nets.export import check_exporter
-from edgeloop.search.nets.plan import CHECKPOINT, TrainingPlan
+from edgeloop.search.nets.plan import CHECKPOINT, TrainingPaths, TrainingPlan
 from edgeloop.search.nets.spaces import check_torch, digest, source_of
 
 # Our side of the processes in which candidates share a GPU: one process per GPU.
@@ -58,23 +58,29 @@ Problem = tuple[str, bool]  # what happened, and whether another attempt would e
 
 @dataclass(frozen=True)
 class TrainerCommand:
-    """What every process of a search is told; `at_once` None: as many as there is room for."""
+    """The arguments of every process of a search; `at_once` None: as many as there is room for."""
 
-    dataset: Path
-    cache: Path
-    project: Path
+    paths: TrainingPaths
     device: str = "auto"
     threads: int = 1
     at_once: int | None = None
 
     def words(self) -> list[str]:
-        return python_module(
-            _MODULE,
-            "serve",
-            *("--dataset", str(self.dataset), "--cache", str(self.cache)),
-            *("--project", str(self.project), "--device", self.device),
-            *("--threads", str(self.threads), "--at-once", str(self.at_once or 0)),
-        )
+        options = {
+            "--dataset": self.paths.dataset,
+            "--cache": self.paths.prepared,
+            "--project": self.paths.project,
+            "--device": self.device,
+            "--threads": self.threads,
+            "--at-once": self.at_once or 0,
+        }
+        return python_module(_MODULE, "serve", *_words(options))
+
+
+def _words(options: Mapping[str, object]) -> Iterator[str]:
+    for option, value in options.items():
+        yield option
+        yield str(value)
 
 
 class SharedTrainers:
@@ -210,21 +216,8 @@ class _Card:
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is not None:
             return self._process
-        try:
-            self._log.parent.mkdir(parents=True, exist_ok=True)
-            with self._log.open("ab") as log:
-                self._process = process = subprocess.Popen(  # noqa: S603
-                    self._command.words(),
-                    stdin=subprocess.PIPE,  # closed by the kernel when we are gone
-                    stdout=subprocess.PIPE,
-                    stderr=log,
-                    env=variables_with(**{_VISIBLE: self._name} if self._name else {}),
-                    start_new_session=True,
-                )
-        except OSError as error:
-            raise LocalFileError(path=self._log, reason=error.strerror or str(error)) from None
-        with contextlib.suppress(OSError):
-            Path(f"/proc/{process.pid}/oom_score_adj").write_text(str(OOM_SCORE))
+        variables = {_VISIBLE: self._name} if self._name else {}
+        self._process = process = _start(self._command.words(), self._log, variables, answers=True)
         threading.Thread(target=self._read, args=(process,), daemon=True).start()
         return process
 
@@ -279,6 +272,33 @@ class _Card:
             ticket.has_ended, ticket.is_sent, ticket.problem = True, False, problem
 
 
+def _start(
+    words: Sequence[str],
+    log_file: Path,
+    variables: Mapping[str, str] | None = None,
+    *,
+    answers: bool = False,
+) -> subprocess.Popen[bytes]:
+    """A process that trains, in a group of its own. With `answers` its standard output is ours to
+    read; otherwise it is in the log, too."""
+    try:
+        log_file.parent.mkdir(parents=True, exist_ok=True)
+        with log_file.open("ab" if answers else "wb") as log:
+            process = subprocess.Popen(  # noqa: S603
+                words,
+                stdin=subprocess.PIPE,  # closed by the kernel when we are gone
+                stdout=subprocess.PIPE if answers else log,
+                stderr=log,
+                env=variables_with(**(variables or {})),
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise LocalFileError(path=log_file, reason=error.strerror or str(error)) from None
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{process.pid}/oom_score_adj").write_text(str(OOM_SCORE))
+    return process
+
+
 def _cause(code: int) -> str:
     if code == -signal.SIGKILL:
         return "its process was killed, most likely because memory ran out"
@@ -312,8 +332,8 @@ def last_line(log: Path) -> str:
 
 class LocalTraining(PoolEvaluator):
     """Trains up to `at_once` candidates at a time, in one folder per candidate and plan below
-    `folder`: a training that was killed continues from its checkpoint there, and the result of one
-    that was finished under the same conditions is used at once.
+    `paths.out`: a training that was killed continues from its checkpoint there, and the result of
+    one that was finished under the same conditions is used at once.
 
     `cards` are GPUs, as CUDA_VISIBLE_DEVICES names them; by default those that the plan can use.
     With any, candidates share one process per GPU, `per_card` of them at a time, by default as many
@@ -330,14 +350,11 @@ class LocalTraining(PoolEvaluator):
 
     def __init__(
         self,
-        dataset: Path,
+        paths: TrainingPaths,
         plan: TrainingPlan,
         at_once: int = 1,
         *,
-        folder: Path,
         limit_s: float = 24 * 3600.0,
-        cache: Path | None = None,
-        project: Path | None = None,
         cards: Sequence[str] | None = None,
         per_card: int | None = None,
     ) -> None:
@@ -346,21 +363,19 @@ class LocalTraining(PoolEvaluator):
         check_torch()
         check_exporter()
         super().__init__(at_once)
-        self._dataset, self._plan, self._limit_s = dataset.resolve(), plan, limit_s
-        self._folder, self._project = folder.resolve(), (project or Path.cwd()).resolve()
-        self._cache = cache or self._project / ".edgeloop" / "prepared"
-        content = dataset_digest(self._dataset, self._folder / "dataset.json")
+        self._project = (paths.project or Path.cwd()).resolve()
+        self._paths = paths = TrainingPaths(
+            paths.dataset.resolve(), paths.out.resolve(), paths.cache, self._project
+        )
+        self._plan, self._limit_s = plan, limit_s
+        content = dataset_digest(paths.dataset, paths.out / "dataset.json")
         self.conditions = f"trained on {content}: {plan_text(plan)}"
         self._running: set[subprocess.Popen[bytes]] = set()
-        found = usable_cards(plan) if cards is None else cards
-        self._shared = self._shared_trainers(found, per_card) if found else None
-
-    def _shared_trainers(self, cards: Sequence[str], per_card: int | None) -> SharedTrainers:
-        command = TrainerCommand(
-            *(self._dataset, self._cache, self._project),
-            *(self._plan.device, self._plan.threads, per_card),
-        )
-        return SharedTrainers(cards, command, self._folder)
+        cards = usable_cards(plan) if cards is None else cards
+        self._shared: SharedTrainers | None = None
+        if cards:
+            command = TrainerCommand(paths, plan.device, plan.threads, per_card)
+            self._shared = SharedTrainers(cards, command, paths.out)
 
     @property
     def gpu_utilisation(self) -> float | None:
@@ -380,7 +395,7 @@ class LocalTraining(PoolEvaluator):
         conditions, source = self.conditions, source_of(arch, self._project)
         if source is not None:  # an edited file builds another model with the same id
             conditions = f"{conditions}; {digest((self._project / source).read_bytes())}"
-        return conditions, self._folder / arch.id / digest(conditions)
+        return conditions, self._paths.out / arch.id / digest(conditions)
 
     def _work(self, request: Request) -> Evaluation:
         arch, began = request.arch, time.monotonic()
@@ -409,24 +424,14 @@ class LocalTraining(PoolEvaluator):
 
     @contextlib.contextmanager
     def _started(self, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-        command = [
-            *python_module(_MODULE, str(folder / ORDER), "--leash"),
-            *("--dataset", str(self._dataset), "--out", str(folder)),
-            *("--cache", str(self._cache), "--project", str(self._project)),
-        ]
-        try:
-            with (folder / LOG).open("wb") as log:
-                process = subprocess.Popen(  # noqa: S603
-                    command,
-                    stdin=subprocess.PIPE,  # closed by the kernel when we are gone
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                )
-        except OSError as error:
-            raise LocalFileError(path=folder, reason=error.strerror or str(error)) from None
-        with contextlib.suppress(OSError):
-            Path(f"/proc/{process.pid}/oom_score_adj").write_text(str(OOM_SCORE))
+        options = {
+            "--dataset": self._paths.dataset,
+            "--out": folder,
+            "--cache": self._paths.prepared,
+            "--project": self._project,
+        }
+        words = python_module(_MODULE, str(folder / ORDER), "--leash", *_words(options))
+        process = _start(words, folder / LOG)
         self._running.add(process)
         try:
             if self._closing.is_set():  # `close` may have run before the process was known
@@ -447,11 +452,8 @@ class LocalTraining(PoolEvaluator):
             return text, not limit.is_unfair
         if code == 0:
             return None
-        if code == -signal.SIGKILL:
-            return "its process was killed, most likely because memory ran out", True
-        if code < 0:
-            return f"its process crashed with {signal.Signals(-code).name}", False
-        return "", False
+        # A process that ended by itself has said why in its log.
+        return _cause(code) if code < 0 else "", code == -signal.SIGKILL
 
     def _stop(self) -> None:
         for process in list(self._running):

@@ -36,12 +36,13 @@ from edgeloop.search.nets.plan import (
     HISTORY,
     METRICS,
     MODEL,
+    TrainingPaths,
     TrainingPlan,
     TrainingProgress,
     TrainingResult,
 )
 from edgeloop.search.nets.spaces import digest
-from edgeloop.search.nets.train import SharedTraining, TrainingItem, train, train_many
+from edgeloop.search.nets.train import SharedTraining, TrainingItem, train, train_item, train_many
 from edgeloop.settings import cache_folder
 
 ORDER, OUTCOME = "order.json", "outcome.json"
@@ -177,14 +178,6 @@ def _write(path: Path, text: str) -> None:
         raise LocalFileError(path=path, reason=error.strerror or str(error)) from None
 
 
-@dataclass(frozen=True)
-class TrainerPaths:
-    dataset: Path
-    out: Path
-    cache: Path
-    project: Path
-
-
 def main(arguments: Sequence[str]) -> int:
     if arguments[:1] == ["serve"]:
         return serve_card(arguments[1:])
@@ -201,7 +194,7 @@ def main(arguments: Sequence[str]) -> int:
     # Per machine: its next job on the same dataset finds the images decoded.
     cache = given.cache or cache_folder() / "prepared"
     try:
-        paths = TrainerPaths(given.dataset, given.out, cache, given.project)
+        paths = TrainingPaths(given.dataset, given.out, cache, given.project)
         return perform(TrainingOrder.load(given.order), paths)
     except EdgeloopError as error:
         sys.stderr.write(f"{error}\n")
@@ -210,7 +203,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def perform(
     order: TrainingOrder,
-    paths: TrainerPaths,
+    paths: TrainingPaths,
     one: Callable[..., TrainingResult] = train,
     say: Callable[[str], object] = sys.stderr.write,
 ) -> int:
@@ -236,29 +229,19 @@ def perform(
 
 
 def _results(
-    order: TrainingOrder, paths: TrainerPaths, one: Callable[..., TrainingResult]
+    order: TrainingOrder, paths: TrainingPaths, one: Callable[..., TrainingResult]
 ) -> Iterator[tuple[Architecture, TrainingResult | EdgeloopError]]:
     remaining = [
-        TrainingItem(arch, folder, until)
+        TrainingItem(arch, replace(paths, out=folder), until)
         for arch, folder, until in order.parts(paths.out)
         if not read_outcome(folder, arch.id, order.conditions, until)
     ]
-    dataset, plan, cache, project = paths.dataset, order.plan, paths.cache, paths.project
     if len(remaining) > 1 and order.at_once > 1:
-        many = train_many(
-            remaining, dataset, plan, at_once=order.at_once, cache=cache, project=project
-        )
-        yield from ((candidate.arch, result) for candidate, result in many)
+        many = train_many(remaining, order.plan, at_once=order.at_once)
+        yield from ((item.arch, result) for item, result in many)
         return
     for item in remaining:
-        chosen = replace(plan, until=item.until)
-        try:
-            yield (
-                item.arch,
-                one(item.arch, dataset, chosen, item.out, cache=cache, project=project),
-            )
-        except EdgeloopError as error:
-            yield item.arch, error
+        yield item.arch, train_item(item, order.plan, one)
 
 
 def _end_with_parent() -> None:
@@ -291,7 +274,7 @@ class TrainingCanceled(Exception):
 class CardServer:
     """Threads that train, one per candidate, on a device that they share."""
 
-    def __init__(self, device: SharedTraining, paths: TrainerPaths, answers: int) -> None:
+    def __init__(self, device: SharedTraining, paths: TrainingPaths, answers: int) -> None:
         self._device, self._paths, self._answers = device, paths, answers
         self._lock = threading.Lock()
         self._stopped: set[int] = set()
@@ -315,9 +298,7 @@ class CardServer:
             try:
                 code = perform(
                     TrainingOrder.load(folder / ORDER),
-                    TrainerPaths(
-                        self._paths.dataset, folder, self._paths.cache, self._paths.project
-                    ),
+                    replace(self._paths, out=folder),
                     partial(
                         self._device.train,
                         begun=partial(self._answer, number, "begun"),
@@ -368,7 +349,7 @@ def serve_card(arguments: Sequence[str]) -> int:
         plan = TrainingPlan(device=given.device, threads=given.threads)
         shared = SharedTraining(plan, given.at_once or None)
         with shared.opened():
-            paths = TrainerPaths(given.dataset, Path(), given.cache, given.project)
+            paths = TrainingPaths(given.dataset, Path(), given.cache, given.project)
             CardServer(shared, paths, answers).serve(calls)
     except EdgeloopError as error:
         sys.stderr.write(f"{error}\n")

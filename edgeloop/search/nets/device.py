@@ -345,9 +345,10 @@ class ImageSet:
 
 class SharedData:
     """What trainings in one process share: datasets, each loaded once per device, the gate to the
-    GPU, and what is known of its utilisation."""
+    GPU, and what is known of its utilisation. `is_alone`: there is only one training."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_alone: bool = False) -> None:
+        self.is_alone = is_alone
         self.gate = Gate()
         self.usage = GpuUsage()
         self._loaded: dict[tuple[str, int, str], ImageSet] = {}

@@ -66,9 +66,8 @@ class TrainingPlan:
     until: int | None = None
 
     def __post_init__(self) -> None:
-        for name in (
-            *("epochs", "steps", "batch", "patience", "images", "validation_images", "until"),
-        ):
+        counts = ("epochs", "steps", "batch", "patience", "images", "validation_images", "until")
+        for name in counts:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise BadInput(reason=f"{name} must be 1 or more, not {value}")
@@ -94,6 +93,22 @@ class TrainingPlan:
             "validation_images": self.validation_images,
             **({"qat": self.qat_weight_bits} if self.qat_from else {}),
         }
+
+
+@dataclass(frozen=True)
+class TrainingPaths:
+    """The dataset of a training, the folder it writes to, one for decoded images, and the root for
+    files of spaces: by default the current folder."""
+
+    dataset: Path
+    out: Path
+    cache: Path | None = None
+    project: Path | None = None
+
+    @property
+    def prepared(self) -> Path:
+        """Where decoded images are kept."""
+        return self.cache or (self.project or Path.cwd()) / ".edgeloop/prepared"
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from concurrent.futures import (
 )
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from threading import Condition
 from typing import TYPE_CHECKING, Any
@@ -48,6 +47,7 @@ from edgeloop.search.nets.plan import (
     Folder,
     ProgressReport,
     State,
+    TrainingPaths,
     TrainingPlan,
     TrainingProgress,
     TrainingResult,
@@ -71,41 +71,41 @@ _SOONER = 0.1  # of the checkpoint interval suffices at the end of an epoch
 
 def train(
     arch: Architecture,
-    dataset: Path,
     plan: TrainingPlan,
-    out: Path,
+    paths: TrainingPaths,
     *,
     resume: bool = True,
     progress: ProgressReport | None = None,
-    cache: Path | None = None,
-    project: Path | None = None,
     shared: SharedData | None = None,
 ) -> TrainingResult:
-    """Train a model; `out` gets arch.json, model.onnx, checkpoint.pt, metrics.json and
+    """Train a model; `paths.out` gets arch.json, model.onnx, checkpoint.pt, metrics.json and
     metrics.jsonl (one line per epoch).
 
     The same arguments give the same weights, bit for bit on a CPU. With `resume`, an interrupted
     training continues from its last checkpoint and ends with those same weights; a finished one is
     not repeated. One that pauses (`plan.until`) leaves its checkpoint and scores, and no model yet.
-    `cache` is a folder for decoded images, `project` the root for files of spaces.
     """
     check_torch()
     check_exporter()
     machine = machine_for(plan)
-    folder = Folder(out)
+    folder = Folder(paths.out)
     if not resume:
         folder.clear()
     with tuned(machine, plan.threads), memory_watched(arch.id, machine, machine.batch):
-        net = _net(arch, plan, project)
-        folder_of_project = project or Path.cwd()
-        task = _task(net, arch, dataset, plan, cache or folder_of_project / ".edgeloop/prepared")
+        net = _net(arch, plan, paths.project)
+        task = _task(net, arch, paths.dataset, plan, paths.prepared)
         data = _Data.of(task, arch)
-        # Compiling would hold up those that train beside it.
-        may_compile = plan.compile is None and shared is None
-        shared = shared or SharedData()
+        shared = shared or SharedData(is_alone=True)
         with shared.gate.together(), shared.usage.watched(machine) as utilisation:
-            training = _Training(arch, net, data, plan, machine, folder, shared)
-            training.may_compile = may_compile
+            training = _Training(
+                arch=arch,
+                net=net,
+                data=data,
+                plan=plan,
+                machine=machine,
+                folder=folder,
+                shared=shared,
+            )
             return training.go(progress, utilisation)
 
 
@@ -161,7 +161,8 @@ class _Training:
     ) -> None:
         from edgeloop.search.nets.engine import Engine
 
-        self.may_compile = False
+        # Compiling would hold up those that train beside it.
+        self._may_compile = plan.compile is None and shared.is_alone
         self._arch, self._task, self._plan = arch, data.task, plan
         self._machine, self._folder, self._gate = machine, folder, shared.gate
         self._images: ImageSet = shared.load(data.training, plan.images, machine)
@@ -254,9 +255,9 @@ class _Training:
         """As soon as it is known how long a step takes; the first steps are slow."""
         from edgeloop.search.nets.engine import compile_pays
 
-        pace = clock.seconds_per_step(state.step) if self.may_compile else None
+        pace = clock.seconds_per_step(state.step) if self._may_compile else None
         if pace is not None:
-            self.may_compile = False
+            self._may_compile = False
             if compile_pays(self._machine, pace * (self._until - state.step)):
                 self._engine.compile()
 
@@ -495,23 +496,20 @@ Outcome = TrainingResult | EdgeloopError
 
 @dataclass(frozen=True)
 class TrainingItem:
-    """An architecture to train, its output folder, and where its training pauses, instead of where
-    the plan says so."""
+    """An architecture to train, its folders, and where its training pauses, instead of where the
+    plan says so."""
 
     arch: Architecture
-    out: Path
+    paths: TrainingPaths
     until: int | None = None
 
 
 def train_many(
-    candidates: Sequence[TrainingItem],
-    dataset: Path,
+    items: Sequence[TrainingItem],
     plan: TrainingPlan,
     *,
     at_once: int | None = 2,
     resume: bool = True,
-    cache: Path | None = None,
-    project: Path | None = None,
 ) -> Iterator[tuple[TrainingItem, Outcome]]:
     """Yields each training as it ends, with its result or error; a failure does not stop others.
     `at_once` None: as many as the device has room for.
@@ -521,45 +519,36 @@ def train_many(
     if at_once is not None and at_once < 1:
         raise BadInput(reason=f"at_once must be 1 or more, not {at_once}")
     check_torch()
-    work = _TrainingCall(dataset, plan, resume, cache, project)
     with ExitStack() as opened:
         if machine_for(plan).is_gpu:
             device = opened.enter_context(SharedTraining(plan, at_once).opened())
             pool: Executor = ThreadPoolExecutor(at_once or MOST_AT_ONCE, "train")
-            call: Callable[[TrainingItem], Outcome] = partial(work, one=device.train)
+            one: Callable[..., TrainingResult] = device.train
         else:
             spawn = multiprocessing.get_context("spawn")
-            pool, call = ProcessPoolExecutor(at_once or available_cpus(), spawn), work
+            pool, one = ProcessPoolExecutor(at_once or available_cpus(), spawn), train
         opened.enter_context(pool)
         with safe_path():
-            running = {pool.submit(call, candidate): candidate for candidate in candidates}
+            running = {
+                pool.submit(train_item, item, plan, one, resume=resume): item for item in items
+            }
         for done in as_completed(running):
             yield running[done], _outcome(done, running[done])
 
 
-@dataclass(frozen=True)
-class _TrainingCall:
-    dataset: Path
-    plan: TrainingPlan
-    resume: bool
-    cache: Path | None
-    project: Path | None
-
-    def __call__(
-        self, candidate: TrainingItem, one: Callable[..., TrainingResult] = train
-    ) -> Outcome:
-        try:
-            return one(
-                candidate.arch,
-                self.dataset,
-                replace(self.plan, until=candidate.until or self.plan.until),
-                candidate.out,
-                resume=self.resume,
-                cache=self.cache,
-                project=self.project,
-            )
-        except EdgeloopError as error:
-            return error
+def train_item(
+    item: TrainingItem,
+    plan: TrainingPlan,
+    one: Callable[..., TrainingResult] = train,
+    *,
+    resume: bool = True,
+) -> Outcome:
+    """Train one of several; an error of its own is its outcome."""
+    try:
+        item_plan = replace(plan, until=item.until or plan.until)
+        return one(item.arch, item_plan, item.paths, resume=resume)
+    except EdgeloopError as error:
+        return error
 
 
 def _outcome(done: Future[Outcome], candidate: TrainingItem) -> Outcome:
@@ -637,13 +626,10 @@ class SharedTraining:
     def train(
         self,
         arch: Architecture,
-        dataset: Path,
         plan: TrainingPlan,
-        out: Path,
+        paths: TrainingPaths,
         *,
         resume: bool = True,
-        cache: Path | None = None,
-        project: Path | None = None,
         progress: ProgressReport | None = None,
         begun: Callable[[], None] = lambda: None,
     ) -> TrainingResult:
@@ -656,12 +642,9 @@ class SharedTraining:
                     with _own_stream(self._machine):
                         result = train(
                             arch,
-                            dataset,
                             plan,
-                            out,
+                            paths,
                             resume=resume,
-                            cache=cache,
-                            project=project,
                             shared=self.shared,
                             progress=self._settling(place, progress),
                         )

@@ -712,15 +712,10 @@ class ScreenedAcquisition:
     ) -> Floats:
         (dear,) = (index for index in front.objectives if index != known)
         order = [front.objectives.index(dear), front.objectives.index(known)]
+        mean, deviation = predicted[dear]
+        front_points, worst = front.points[:, order], front.worst[order]
         scale = self._dear[dear].scale
-        return exact_improvement(
-            *predicted[dear],
-            values[:, known],
-            front.points[:, order],
-            front.worst[order],
-            scale.forward,
-            scale.inverse,
-        )
+        return exact_improvement(mean, deviation, values[:, known], front_points, worst, scale)
 
     def _sampled(
         self,

@@ -403,21 +403,19 @@ def exact_improvement(
     known: Floats,
     front: Floats,
     worst: Floats,
-    scaled: Callable[[Floats], Floats],
-    plain: Callable[[Floats], Floats],
+    scale: Scale,
 ) -> Floats:
     """For two objectives, the first modelled as normal on a scale of its own, the second known.
 
-    `front` and `worst` are plain values, as `known` is; `scaled` and `plain` convert those of the
-    first objective. In units of the box from the best to the worst value seen.
+    `front` and `worst` are plain values, as `known` is. In units of the box from the best to the
+    worst value seen.
     """
-    rough = _integrated(mean, deviation, known, front, worst, scaled, plain, 1)
+    rough = _integrated(mean, deviation, known, front, worst, scale, count=1)
     if len(rough) <= 1:
         return rough
     best = np.argsort(-rough, kind="stable")[:_FINALISTS]
-    fine = _integrated(
-        mean[best], deviation[best], known[best], front, worst, scaled, plain, _NODES
-    )
+    few = mean[best], deviation[best], known[best]
+    fine = _integrated(*few, front, worst, scale, count=_NODES)
     gained: Floats = np.minimum(rough, fine.min())
     gained[best] = fine
     return gained
@@ -429,8 +427,8 @@ def _integrated(
     known: Floats,
     front: Floats,
     worst: Floats,
-    scaled: Callable[[Floats], Floats],
-    plain: Callable[[Floats], Floats],
+    scale: Scale,
+    *,
     count: int,
 ) -> Floats:
     places, shares = np.polynomial.legendre.leggauss(count)
@@ -439,7 +437,7 @@ def _integrated(
     order = np.argsort(front[:, 0], kind="stable")
     levels = np.unique(front[order, 0])
     reached = np.array([front[front[:, 0] <= level, 1].min() for level in levels])
-    lowest = float(plain(np.array([(mean - _BELOW * deviation).min()]))[0])
+    lowest = float(scale.inverse(np.array([(mean - _BELOW * deviation).min()]))[0])
     below = np.linspace(min(lowest, levels[0]), levels[0], _PIECES + 1)
     edges = np.concatenate([below, levels[1:], [max(worst[0], levels[-1])]])
     ceilings = np.minimum(np.concatenate([np.full(_PIECES, worst[1]), reached]), worst[1])
@@ -447,6 +445,6 @@ def _integrated(
     nodes = (middle[:, None] + half[:, None] * places).ravel()
     weights = (half[:, None] * shares).ravel()
     widths = np.maximum(np.repeat(ceilings, count) - known[:, None], 0.0)
-    z = (scaled(nodes) - mean[:, None]) / deviation[:, None]
+    z = (scale.forward(nodes) - mean[:, None]) / deviation[:, None]
     gained = (np.interp(z, _Z, _PROBABILITY) * widths) @ weights
     return np.asarray(gained / span.prod())
