@@ -335,7 +335,7 @@ class Search:
         )
 
     def _utilisation(self) -> dict[str, float]:
-        """Also kept in the folder, for whoever asks later."""
+        """Also kept in the folder, for `edgeloop searches` and the portal."""
         found = utilisation_of(self._training, self.config.workers, self._models.gpu_utilisation)
         if found:
             write_atomic(self.folder / UTILISATION, json.dumps(found) + "\n")

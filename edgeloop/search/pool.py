@@ -80,7 +80,7 @@ class Bank:
         bank = cls(conditions, make, file)
         if file is not None:
             bank._read(file)
-            bank._mend(file)
+            bank._end_last_line(file)
         return bank
 
     def adopt(self, file: Path) -> int:
@@ -152,7 +152,7 @@ class Bank:
             try:
                 arch = self._make(params)
             except EdgeloopError:
-                continue  # written by somebody else
+                continue  # a damaged or foreign line
             if arch.id in self._members:
                 if key_of(params) != key_of(self._members[arch.id].params):
                     self._repeats.append(params)
@@ -200,7 +200,7 @@ class Bank:
                 if _are_values(values) and isinstance(error, str) and (values or error):
                     self._put(line["member"], values, error)
 
-    def _mend(self, file: Path) -> None:
+    def _end_last_line(self, file: Path) -> None:
         """A line that was cut off must not swallow the next one."""
         if self.first is None:
             return
@@ -400,7 +400,7 @@ class CandidatePool:
 
     def receive(self, evaluator: Evaluator, evaluation: Evaluation) -> None:
         """A result of screening; what is not asked for is ignored."""
-        for file in evaluation.files.values():  # whoever needs the model again builds it
+        for file in evaluation.files.values():  # the model can be built again
             with suppress(OSError):
                 file.unlink()
                 file.parent.rmdir()

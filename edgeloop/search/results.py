@@ -299,7 +299,7 @@ _CURVE_COLUMNS = ("candidates", "hypervolume")
 class RunningTables:
     """`candidates.csv` and `hypervolume.csv` of a search that runs.
 
-    Both are written anew from the study when a search starts or resumes, which removes a line that
+    Both are rewritten from the study when a search starts or resumes, which removes a line that
     a kill cut off, and `hypervolume.csv` once more when the reference point is chosen, since only
     then is the hypervolume of the first candidates known. Otherwise lines are only appended. A
     reader may see an incomplete last line.

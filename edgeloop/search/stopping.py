@@ -70,7 +70,7 @@ class Ladder:
             self.record(ended, rungs, at if end == "complete" else None)
 
     def next(self, *, is_last: bool) -> str | None:
-        """Who continues next, if anybody; `is_last`: when no candidate is left to begin."""
+        """The paused candidate that continues next; `is_last`: no candidate is left to begin."""
         if is_last not in self._next:
             found = self._rule.promotable(list(self._members.values()), is_last)
             self._next[is_last] = found[0] if found else None
@@ -365,9 +365,9 @@ def _exact(members: Sequence[RungMember]) -> Floats:
 # Learning curves of one space resemble each other, so those that went further tell how much the
 # others would still gain. From each mark to the next, the gain is a model of the score, the
 # parameters of the space, and the logarithms of what is known without training: a large model
-# learns later than a small one, and similar architectures have similar curves. Nobody is chosen for
-# going further by anything but these, so what they show holds for the others. The steps to the end
-# are chained, and their variances add up.
+# learns later than a small one, and similar architectures have similar curves. Trainings
+# are promoted by nothing but these, so their gains are representative of the others. The steps to
+# the end are chained, and their variances add up.
 #
 # Gains become small towards the end of a training, and so must the doubt about them: a gain that is
 # not known varies as those of the others do, in this step or in the one before.
@@ -392,7 +392,7 @@ class Forecast:
 
 
 def forecast(members: Sequence[RungMember], rungs: Rungs) -> Forecast:
-    """Where nobody has come yet, scores are carried on as they are, with the prior noise."""
+    """Beyond the last mark that any member has reached, scores stay as they are, with the prior noise."""
     width = max((len(score) for m in members for score in m.scores.values()), default=0)
     mean = np.full((len(members), width), np.nan)
     variance = np.zeros((len(members), width))

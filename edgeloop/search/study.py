@@ -904,12 +904,11 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-# Where studies are stored: beside the store, so that whoever can open the store can continue
-# them.
+# Where studies are stored: beside the store, so that any machine that can open the store can
+# continue them.
 #
 # SQLite and PostgreSQL hold Optuna's own tables, which its dashboard can open. On an Azure
-# account a study is a journal of small blobs: each is created only if nobody else created it
-# first, which is all that Optuna needs of a journal.
+# account a study is a journal of small blobs with create-if-absent, which is all that Optuna needs.
 
 
 STUDIES_FILE = "studies.db"
@@ -937,13 +936,6 @@ def open_storage(location: Location) -> BaseStorage:
         url = location.url.replace("postgresql:", "postgresql+psycopg:", 1)
         return _tables(url, connect_timeout=_CONNECT_S)
     return optuna.storages.JournalStorage(_journal(open_blobs(location)))
-
-
-def storage_address(location: Location) -> str:
-    """The address for Optuna's dashboard, without a password."""
-    if isinstance(location, SqliteLocation):
-        return f"sqlite:///{location.folder / STUDIES_FILE}"
-    return str(location)
 
 
 def _tables(url: str, **connecting: float) -> BaseStorage:

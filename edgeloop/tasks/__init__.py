@@ -141,8 +141,8 @@ def task_names() -> list[str]:
 
 @contextmanager
 def reading_data() -> Iterator[None]:
-    """Around whatever reads a dataset for a model: what is wrong with the data is nothing that the
-    model could be blamed for. Raises DatasetUnavailable; what is said of a model stays as it is."""
+    """Around code that reads a dataset for a model: a problem of the data is not the model's fault.
+    Raises DatasetUnavailable; errors about the model itself pass unchanged."""
     try:
         yield
     except (BadModel, DatasetMisfit):

@@ -1,8 +1,8 @@
 """The interface between datasets and everything that measures the quality of a model.
 
 A task reads a dataset, prepares inputs of a shape, and scores outputs. Images are kept as they are
-on the chip: uint8, RGB, channel-last, resized once per shape and cached by content. Whoever needs
-floats divides by 255.
+on the chip: uint8, RGB, channel-last, resized once per shape and cached by content; divide by 255
+for floats.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Samples:
 
     `key` names the content: the same key is the same bytes, here and on a board.
     `note` says what a person should know (a small dataset was split in proportion).
-    `origin` says where the images come from: the dataset, files that somebody gave, or chance.
+    `origin` says where the images come from: the dataset, files that the user gave, or chance.
     """
 
     images: Images

@@ -5,8 +5,8 @@ folder (`coco/val2017` with `coco/annotations/instances_val2017.json`). So are t
 dataset's folder, in `images/`, or in the folder that the file is named after.
 
 Images that are not there are left out, and a note says how many. Nothing else is forgiven: a file
-name that leads out of the dataset, a box that is no box or a category that nobody described is an
-error with its number.
+name that leads out of the dataset, a box that is no box or an undescribed category is an error
+with its number.
 """
 
 from __future__ import annotations

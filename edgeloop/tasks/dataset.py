@@ -336,7 +336,7 @@ def _build(cache: Path, folder: Path, recipe: Preparation[Any]) -> None:
     try:
         content = _write_arrays(work, recipe)
         (work / "set.json").write_text(json.dumps({"content": content}))
-        with suppress(OSError):  # taken: somebody built the same set, and theirs is as good
+        with suppress(OSError):  # taken: another process built the same set
             work.rename(folder)
     except OSError as error:
         reason = f"images cannot be prepared there: {error.strerror or error}"
@@ -402,7 +402,7 @@ def _write_header(file: BinaryIO, shape: tuple[int, ...], kind: np.dtype[Any]) -
 
 
 def _remove_abandoned(cache: Path) -> None:
-    """What a killed process left, once nobody can still be at it."""
+    """Remove what killed processes left, once it is too old to be in use."""
     for folder in cache.glob(f"{_BUILDING}*"):
         with suppress(FileNotFoundError):
             if time.time() - folder.stat().st_mtime > _ABANDONED_S:

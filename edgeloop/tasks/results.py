@@ -264,8 +264,7 @@ def _part(path: Path) -> Path:
 # counts nowhere. A text in it, JSON, says which images these are, so that only answers to the
 # same images are compared. `examples_STAGE.jpg` has the images themselves, one below the other.
 #
-# Both can be opened by anything that shows images. Whoever reads them here trusts nothing in
-# them.
+# Both can be opened by anything that shows images. Reading them trusts nothing in them.
 
 
 EXAMPLES = 4  # images per test
@@ -345,7 +344,7 @@ def example_files(stage: str) -> tuple[str, str]:
 
 class IllustratedScorer:
     """A scorer that also keeps what the model makes of the last images: tests on fewer images have
-    these, too. Whatever goes wrong with that is said in `problem`, and never harms the score."""
+    these, too. A problem with that is kept in `problem` and never harms the score."""
 
     def __init__(self, scorer: Scorer, images: int, kept: int = EXAMPLES) -> None:
         self._scorer = scorer

@@ -25,7 +25,7 @@ from edgeloop.tasks.base import Images, Interval, Samples, Scorer, Tensors
 from edgeloop.tasks.dataset import BROKEN_ARRAY, SUFFIX, as_rgb, load
 from edgeloop.tasks.metrics import Floats, Headline, bootstrap, check_paired
 
-# Inputs for any model: what somebody gives, else random numbers.
+# Inputs for any model: those that the user gives, else random numbers.
 #
 # Latency depends on a model's graph, not on its scales, so a benchmark needs no dataset. What was
 # calibrated on random inputs says so, and is never scored against labels.
@@ -50,10 +50,6 @@ class TensorsTask:
 
     def __init__(self, source: Path | None = None, cache: Path | None = None) -> None:
         self._source = source
-
-    @property
-    def is_random(self) -> bool:
-        return self._source is None
 
     def check(self) -> None:
         """Raises where no model could take what was given: it is not there, or nothing is in it."""
@@ -136,7 +132,7 @@ def _random_note(info: GraphInfo, tensors: Mapping[str, NDArray[Any]]) -> str:
 def _random(
     info: GraphInfo, count: int, purpose: Purpose, model: Path | None
 ) -> dict[str, NDArray[Any]]:
-    """The same for everybody, so that two machines quantize a model alike."""
+    """The same on every machine, so that all of them quantize a model alike."""
     dice = np.random.default_rng(SEED + (purpose == "test"))
     takes_numbers = any(np.dtype(tensor.dtype).kind in "iu" for tensor in info.inputs)
     limits = index_limits(model) if model is not None and takes_numbers else {}
@@ -164,7 +160,7 @@ def _random_tensor(
     return dice.integers(0, most, shape).astype(kind)
 
 
-# Inputs that somebody gives: a folder or a file, in whatever form people keep them.
+# Inputs that the user gives: a folder or a file, in whatever form people keep them.
 #
 # An `.npz` has arrays by the names of the inputs. A folder has such archives, or a file or folder
 # for each input, called like it (`mask.npy`, `mask/`). For a model with one input any names will

@@ -146,7 +146,7 @@ class RemoteBenchmark(PollingEvaluator):
                 self._judge(asked, row)
 
     def _look_for_runners(self) -> None:
-        """Says once that nobody is there who could measure, and once that somebody came."""
+        """Tell once that there is no runner that could measure, and once that there is one again."""
         now = time.monotonic()
         waiting = [asked for asked in self._asked.values() if now - asked.request.sent > PATIENCE_S]
         if not waiting or now - self._checked < CHECK_S:
@@ -222,7 +222,7 @@ class RemoteBenchmark(PollingEvaluator):
             asked.last = str(error)
         except NameTaken:
             if not self._is_trained or asked.name != f"{asked.arch_id}.trained":
-                return  # latency is the same whoever uploaded it: the next poll finds it
+                return  # its latency does not depend on who uploaded it: the next poll finds it
             content = sha256(asked.request.files[MODEL].read_bytes()).hexdigest()
             asked.name = f"{asked.name}.{content[:12]}"
         except (EdgeloopError, OSError) as error:

@@ -104,7 +104,7 @@ class ThreadedEvaluator(Evaluator):
         self.send_all([(arch, files or {})])
 
     def send_all(self, several: Sequence[tuple[Architecture, Mapping[str, Path]]]) -> None:
-        """Whoever empties the inbox under the lock sees all of them or none."""
+        """A thread that empties the inbox under the lock sees all of them or none."""
         with self._lock:
             if self._closing.is_set():
                 raise BadInput(reason="This evaluator is closed: create a new one")
@@ -325,7 +325,8 @@ class EvaluatorGroup(Evaluator):
             self._alone = None
 
     def _distribute(self) -> None:
-        """To whoever has least to do; nothing new as long as one waits to be alone."""
+        """Send to the evaluator with the least to do. Nothing new is sent while an architecture waits
+        to be evaluated alone."""
         if self._hungry:
             if not self._owner:
                 arch, files = self._sent[self._hungry.popleft()]

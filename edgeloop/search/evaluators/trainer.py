@@ -258,8 +258,8 @@ def _end_with_parent() -> None:
 # It reads one JSON line per call from its standard input ({"train": 7, "folder": …} or {"stop":
 # 7}) and answers on its standard output when a candidate begins and when it ends. A candidate is
 # trained in its own folder, by its own order, in a thread. After an error that leaves the GPU
-# unusable for all of them, such as an illegal memory access, the process ends: whoever was in
-# training is then tried alone by our side, to find the one to blame.
+# unusable for all of them, such as an illegal memory access, the process ends. Its
+# parent then tries those that were in training one by one, to find the one to blame.
 
 
 LOG = "train.log"

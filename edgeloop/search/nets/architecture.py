@@ -1,8 +1,8 @@
 """What an architecture is: a space, the choices that were made in it, an input and the classes.
 
 Its JSON is canonical: keys are sorted, numbers have one spelling (2.0 is 2), and nothing is in it
-that does not shape the net. The id is a hash of that text, so whoever finds the same architecture,
-in whatever order and however its numbers were written, finds what is already known about it.
+that does not shape the net. The id is a hash of that text: the same architecture, in whatever order
+and however its numbers were written, has the same id, by which earlier results are looked up.
 """
 
 from __future__ import annotations

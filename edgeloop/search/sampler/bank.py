@@ -50,9 +50,9 @@ from edgeloop.search.sampler.surrogate import (
 
 # A bank of screened members as arrays.
 #
-# A bank has thousands of members and grows by a few for every choice, so that what is computed of
-# a member is kept with it. Members are recognised by identity; whoever hands over equal ones made
-# anew gets the same answer, later.
+# A bank has thousands of members and grows by a few for every choice, so what is computed of a
+# member is cached by its identity. Equal members that are other objects give the same answer, only
+# more slowly.
 
 
 # What is known of members without training, as columns for a surrogate.
