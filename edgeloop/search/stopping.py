@@ -392,7 +392,7 @@ class Forecast:
 
 
 def forecast(members: Sequence[RungMember], rungs: Rungs) -> Forecast:
-    """Beyond the last mark that any member has reached, scores stay as they are, with the prior noise."""
+    """Beyond the last mark that any member reached, scores stay as they are, with prior noise."""
     width = max((len(score) for m in members for score in m.scores.values()), default=0)
     mean = np.full((len(members), width), np.nan)
     variance = np.zeros((len(members), width))

@@ -146,7 +146,7 @@ class RemoteBenchmark(PollingEvaluator):
                 self._judge(asked, row)
 
     def _look_for_runners(self) -> None:
-        """Tell once that there is no runner that could measure, and once that there is one again."""
+        """Tell once that no runner could measure, and once that there is one again."""
         now = time.monotonic()
         waiting = [asked for asked in self._asked.values() if now - asked.request.sent > PATIENCE_S]
         if not waiting or now - self._checked < CHECK_S:

@@ -325,8 +325,8 @@ class EvaluatorGroup(Evaluator):
             self._alone = None
 
     def _distribute(self) -> None:
-        """Send to the evaluator with the least to do. Nothing new is sent while an architecture waits
-        to be evaluated alone."""
+        """Send to the evaluator with the least to do. Nothing new is sent while an architecture
+        waits to be evaluated alone."""
         if self._hungry:
             if not self._owner:
                 arch, files = self._sent[self._hungry.popleft()]
