@@ -24,15 +24,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgeloop._util.files import read_regular
+from edgeloop._util.redact import holds_private_key
 from edgeloop._util.system import O_CLOEXEC, O_NONBLOCK
 from edgeloop._util.values import size_text
 from edgeloop.errors import BadJob, LocalFileError
-from edgeloop.jobs.secrets import (
-    LARGEST_SOURCE,
-    SHORTEST_LITERAL,
-    exposed_tokens,
-    holds_private_key,
-)
+from edgeloop.jobs.secrets import LARGEST_SOURCE, SHORTEST_LITERAL, exposed_tokens
 from edgeloop.node.ticket import (
     ANY,
     FOLDERS,

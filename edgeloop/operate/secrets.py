@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from edgeloop._util.redact import find_secrets, is_placeholder, is_secret_variable
 from edgeloop._util.system import O_CLOEXEC, O_NOFOLLOW, O_NONBLOCK
 from edgeloop.errors import EdgeloopError, LocalFileError
-from edgeloop.jobs.secrets import find_secrets, is_placeholder, is_secret_variable
 from edgeloop.jobs.snapshot import may_hold_secrets
 from edgeloop.settings import Settings, whole_environment
 from edgeloop.store.location import AzureLocation, location_text

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from edgeloop._util.redact import holds_private_key
 from edgeloop.errors import BadJob
-from edgeloop.jobs.secrets import holds_private_key
 from edgeloop.jobs.snapshot import CodeFolder, source_files
 
 KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n"

@@ -9,16 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from edgeloop._util.redact import KINDS, LONGEST, find_secrets, is_secret_variable
 from edgeloop.errors import BadJob
 from edgeloop.jobs.client import Jobs
-from edgeloop.jobs.secrets import (
-    KINDS,
-    LONGEST,
-    find_secrets,
-    is_secret_variable,
-    secret_argument,
-    secret_values,
-)
+from edgeloop.jobs.secrets import secret_argument, secret_values
 from edgeloop.jobs.spec import read_spec, spec_of_script
 from edgeloop.node.ticket import ticket_key
 from edgeloop.settings import Settings
