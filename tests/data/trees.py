@@ -6,7 +6,8 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from edgeloop.store import Access, BlobInfo, Blobs
+from edgeloop.store import BlobInfo, Blobs
+from tests.store.passing import PassingBlobs
 
 NAME = "working/faces"
 
@@ -33,11 +34,11 @@ def objects(blobs: Blobs) -> dict[str, int]:
     return {info.key: info.size for info in blobs.list("_data/objects/")}
 
 
-class Watched(Blobs):
+class Watched(PassingBlobs):
     """Passes everything on; counts what is put, and calls hooks before and after."""
 
     def __init__(self, inner: Blobs) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.put_bytes: dict[str, int] = {}
         self.got_bytes: dict[str, int] = {}
         self.before: Callable[[str, str], None] = lambda verb, key: None
@@ -68,29 +69,17 @@ class Watched(Blobs):
         self.got_bytes[key] = self.got_bytes.get(key, 0) + len(content)
         return content
 
-    def get(self, key: str, target: Path) -> None:
-        self.inner.get(key, target)
-
     def create(self, key: str, content: bytes) -> bool:
         self.before("create", key)
         created = self.inner.create(key, content)
         self.after("create", key)
         return created
 
-    def size(self, key: str) -> int | None:
-        return self.inner.size(key)
-
     def read_range(self, key: str, start: int, length: int) -> bytes:
         self.before("read", key)
         content = self.inner.read_range(key, start, length)
         self.got_bytes[key] = self.got_bytes.get(key, 0) + len(content)
         return content
-
-    def link(self, key: str, seconds: int) -> str:
-        return self.inner.link(key, seconds)
-
-    def access(self, seconds: int) -> Access:
-        return self.inner.access(seconds)
 
     def list(self, prefix: str) -> Iterator[BlobInfo]:
         self.before("list", prefix)

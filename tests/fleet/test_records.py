@@ -8,18 +8,9 @@ import pytest
 
 from edgeloop.errors import Conflict, NotFound, SupervisorReplaced
 from edgeloop.operate.fleet.records import Bounds, FleetObservation, Fleets, FleetSpec
-from edgeloop.testing import MemoryStore
+from tests.store.passing import ClockedStore
 
 SPEC = FleetSpec(runners=Bounds(0, 3), compute="local")
-
-
-class ClockedStore(MemoryStore):
-    """Its clock is moved by the test."""
-
-    time_s = 1_000.0
-
-    def now(self) -> float:
-        return self.time_s
 
 
 @pytest.fixture

@@ -14,14 +14,7 @@ from edgeloop.operate.fleet.launcher import Launcher, RunnerOrder, RunnerState
 from edgeloop.operate.fleet.records import Bounds, FleetRecord, Fleets, FleetSpec
 from edgeloop.operate.fleet.supervisor import FleetSupervisor, drain_orphans
 from edgeloop.settings import Settings
-from edgeloop.testing import MemoryStore
-
-
-class FleetStore(MemoryStore):
-    time_s = 1_000_000.0
-
-    def now(self) -> float:
-        return self.time_s
+from tests.store.passing import ClockedStore
 
 
 class Engine(Launcher):
@@ -86,7 +79,7 @@ class House:
 
     def __init__(self, folder: Path, engine: Engine | None = None, **keys: Any) -> None:
         self.folder = folder
-        self.store = FleetStore()
+        self.store = ClockedStore()
         self.settings = Settings.load(folder, {"EDGELOOP_STORE": f"sqlite:{folder}/unused"})
         self.engine = engine or Engine()
         self.spec = FleetSpec(compute="local", **{"experiments": {"faces": None}, **keys})

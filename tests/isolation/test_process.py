@@ -128,11 +128,7 @@ def test_nothing_is_left_behind(tmp_path):
     child.wait()
     child.stdin.close()
     child.stdout.close()
-    ends = time.monotonic() + 10
-    while time.monotonic() < ends and (Path(folder).exists() or is_running(int(pid))):
-        time.sleep(0.05)
-    assert not Path(folder).exists()
-    assert not is_running(int(pid))
+    eventually(lambda: not Path(folder).exists() and not is_running(int(pid)))
 
 
 def is_running(pid: int) -> bool:

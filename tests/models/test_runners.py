@@ -20,6 +20,7 @@ from edgeloop.models.runners import (
 )
 from edgeloop.store import Store
 from edgeloop.testing import MemoryStore
+from tests.store.passing import ClockedStore
 
 MACHINE = RunnerDevice("", can=("onnx", "quantize"))
 BOARD = RunnerDevice("adb:1", can=("device", "device@adb:1"))
@@ -27,13 +28,6 @@ BOARD = RunnerDevice("adb:1", can=("device", "device@adb:1"))
 
 def runner(node: str, *devices: RunnerDevice, experiment: str = "exp") -> RunnerEntry:
     return RunnerEntry(new_runner_id(node), node, experiment, "host", 7, "1.0", devices=devices)
-
-
-class ClockedStore(MemoryStore):
-    time_s = 1_000_000.0
-
-    def now(self) -> float:
-        return self.time_s
 
 
 def test_a_runner_is_read_as_it_was_written_on_every_store(store: Store) -> None:

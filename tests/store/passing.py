@@ -1,4 +1,4 @@
-"""Blobs that pass everything on, to be derived from where one thing should go otherwise."""
+"""Stores that do one thing otherwise, and blobs to derive such from."""
 
 from __future__ import annotations
 
@@ -6,9 +6,21 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from edgeloop.store import Access, BlobInfo, Blobs
+from edgeloop.testing import MemoryStore
+
+
+class ClockedStore(MemoryStore):
+    """Its clock is moved by the test."""
+
+    time_s = 1_000_000.0
+
+    def now(self) -> float:
+        return self.time_s
 
 
 class PassingBlobs(Blobs):
+    """Passes everything on."""
+
     def __init__(self, inner: Blobs) -> None:
         self.inner = inner
 
