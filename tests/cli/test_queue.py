@@ -56,7 +56,7 @@ def test_the_table_and_what_would_help(project: Path, edgeloop: Edgeloop):
     assert "edgeloop devices --watch" in lines[7]
 
 
-def test_every_experiment(project: Path, edgeloop: Edgeloop):
+def test_every_experiment_has_its_line(project: Path, edgeloop: Edgeloop):
     fill("faces", 2)
     fill("hands", 3, status="error")
     fill("hands-2", 1, node="archai-host")
@@ -72,7 +72,7 @@ def test_every_experiment(project: Path, edgeloop: Edgeloop):
     assert edgeloop("queue", "-e", "faces", "--json").json == found[:2]
 
 
-def test_options_that_do_not_go_together(project: Path, edgeloop: Edgeloop):
+def test_options_that_do_not_go_together_are_refused(project: Path, edgeloop: Edgeloop):
     for words in (("--json", "--watch"), ("-e", "faces", "--all-experiments")):
         done = edgeloop("queue", *words)
         assert done.code == 2 and "choose one of" in done.err

@@ -287,7 +287,9 @@ def test_a_lease_whose_end_cannot_be_read_has_ended() -> None:
     assert (found["linux"].ready, found["linux"].running) == (2, 0)
 
 
-def test_on_every_store(place: StoreUnderTest, make_store: Callable[..., Store]) -> None:
+def test_demand_is_the_same_on_every_store(
+    place: StoreUnderTest, make_store: Callable[..., Store]
+) -> None:
     """A table with a bit of everything, the same on each."""
     drawn: list[dict[str, Value]] = []
 

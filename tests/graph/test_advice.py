@@ -381,7 +381,7 @@ def test_a_rewrite_that_would_change_outputs_is_not_done(name, model):
     assert rewritten == model
 
 
-def test_some_layers_only():
+def test_advice_may_be_about_some_layers_only():
     model = graph([node("Sub", "x", "c", "a"), node("Sub", "a", "c", "y")], {"x": X}, {"c": MEAN})
     assert apply_steps(model, [RewriteStep("plain-operands", ("y",))]) == [["y"]]
     assert [one.op_type for one in model.graph.node] == ["Sub", "Add"]

@@ -78,7 +78,7 @@ def test_shared_weights_count_once_and_settings_not_at_all(tmp_path):
         ("b i j -> b j i", [(1, 5, 4)], 0),
     ],
 )
-def test_einsum_by_hand(equation, shapes, macs):
+def test_macs_of_an_einsum_are_those_counted_by_hand(equation, shapes, macs):
     names = [f"x{index}" for index in range(len(shapes))]
     node = helper.make_node("Einsum", names, ["y"], equation=equation, name="e")
     inputs = [info(name, list(shape)) for name, shape in zip(names, shapes, strict=True)]

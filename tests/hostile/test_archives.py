@@ -23,7 +23,7 @@ def digest() -> str:
 
 
 @pytest.mark.parametrize("name", archives.ARCHIVES)
-def test_archive(tmp_path: Path, name: str) -> None:
+def test_a_hostile_archive_is_refused_and_leaves_nothing(tmp_path: Path, name: str) -> None:
     """Without a command: only the wrapper inside a job unpacks code, and calls this."""
     (tmp_path / "code.tar.gz").write_bytes(archives.ARCHIVES[name]())
     (tmp_path / "work").mkdir()

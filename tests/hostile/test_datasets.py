@@ -56,7 +56,9 @@ def apart(task: str, folder: Path, cache: Path, said: Path) -> tuple[int, float,
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(("task", "name"), INPUTS)
-def test_dataset(tmp_path: Path, task: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hostile_dataset_is_refused_within_bounds(
+    tmp_path: Path, task: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, said = tmp_path / "data", tmp_path / "said"
     folder.mkdir()
     datasets.FAMILIES[task][name](folder)

@@ -17,7 +17,9 @@ def tree(folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("name", manifests.PULLS)
-def test_pull(attempt: Attempt, project: Path, tmp_path: Path, name: str) -> None:
+def test_a_hostile_manifest_is_refused_when_it_is_pulled(
+    attempt: Attempt, project: Path, tmp_path: Path, name: str
+) -> None:
     manifests.PULLS[name](project / ".edgeloop" / "blobs")
     before = tree(tmp_path)
     refusal = attempt("data", "pull", "working/faces").refusal
@@ -27,6 +29,8 @@ def test_pull(attempt: Attempt, project: Path, tmp_path: Path, name: str) -> Non
 
 
 @pytest.mark.parametrize("name", manifests.LISTS)
-def test_list(attempt: Attempt, project: Path, name: str) -> None:
+def test_a_hostile_manifest_is_refused_when_it_is_listed(
+    attempt: Attempt, project: Path, name: str
+) -> None:
     manifests.LISTS[name](project / ".edgeloop" / "blobs")
     assert "working/faces" in attempt("data", "list", "working/faces").refusal

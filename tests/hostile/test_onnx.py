@@ -15,7 +15,9 @@ INPUTS = {**onnx_files.INPUTS, **onnx_graphs.INPUTS}
 
 
 @pytest.mark.parametrize("name", INPUTS)
-def test_upload(attempt: Attempt, project: Path, name: str) -> None:
+def test_a_hostile_model_is_uploaded_or_refused_within_bounds(
+    attempt: Attempt, project: Path, name: str
+) -> None:
     INPUTS[name](project)
     _ = attempt("upload", "net.onnx", forks_worker=True).settled
 
@@ -23,7 +25,9 @@ def test_upload(attempt: Attempt, project: Path, name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["names with escapes", "open size with escapes", "function explosion, 2**30", "half"]
 )
-def test_inspect(attempt: Attempt, project: Path, name: str) -> None:
+def test_a_hostile_model_is_inspected_or_refused_within_bounds(
+    attempt: Attempt, project: Path, name: str
+) -> None:
     """What is in the way is part of what it prints."""
     INPUTS[name](project)
     ended = attempt("inspect", "net.onnx")

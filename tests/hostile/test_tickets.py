@@ -61,20 +61,20 @@ STATES: Mapping[str, Mapping[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", BYTES)
-def test_bytes(name: str) -> None:
+def test_bytes_that_are_no_document_are_refused(name: str) -> None:
     for kind in (Ticket, JobProgress):
         with pytest.raises(BadInput, match="cannot be read"):
             kind.from_json(BYTES[name])
 
 
 @pytest.mark.parametrize("name", TICKETS)
-def test_ticket(name: str) -> None:
+def test_a_ticket_of_the_wrong_shape_is_refused(name: str) -> None:
     with pytest.raises(BadInput, match="The job's ticket cannot be read"):
         Ticket.from_json(json.dumps({**TICKET, **TICKETS[name]}).encode())
 
 
 @pytest.mark.parametrize("name", STATES)
-def test_state(name: str) -> None:
+def test_a_state_of_the_wrong_shape_is_refused(name: str) -> None:
     with pytest.raises(BadInput, match="The job's state cannot be read"):
         JobProgress.from_json(json.dumps({**STATE, **STATES[name]}).encode())
 

@@ -29,7 +29,9 @@ INPUTS = [(family, name) for family, (files, _) in FAMILIES.items() for name in 
 
 
 @pytest.mark.parametrize(("family", "name"), INPUTS)
-def test_file(attempt: Attempt, project: Path, family: str, name: str) -> None:
+def test_a_hostile_file_is_refused_in_one_sentence(
+    attempt: Attempt, project: Path, family: str, name: str
+) -> None:
     files, command = FAMILIES[family]
     files[name](project)
     ended = attempt(*command)

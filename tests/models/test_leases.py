@@ -80,6 +80,12 @@ def quick_farm() -> Farm:
     return Farm(MemoryStore())
 
 
+def claim(leases: Leases, node: str) -> Lease:
+    lease = leases.claim(["quantize"], node)
+    assert lease is not None
+    return lease
+
+
 def result(lease: Lease) -> Outcome:
     if lease.stage == "convert":
         return Outcome(CONVERTED)
@@ -141,8 +147,7 @@ def test_a_silent_holder_is_replaced_after_expiry_and_margin_and_can_write_nothi
 ) -> None:
     farm.add("otter")
     leases = farm.leases()
-    old = leases.claim(["quantize"], "sleeper")
-    assert old is not None
+    old = claim(leases, "sleeper")
     farm.clock.now += 64.9
     assert leases.claim(["quantize"], "other") is None
     farm.clock.now += 0.2
@@ -177,8 +182,7 @@ def test_a_short_lease_is_taken_over_as_soon_as_it_is_over(farm: Farm) -> None:
 def test_a_holder_that_renews_keeps_its_lease(farm: Farm) -> None:
     farm.add("otter")
     leases = farm.leases()
-    lease = leases.claim(["quantize"], "bench-1")
-    assert lease is not None
+    lease = claim(leases, "bench-1")
     for _ in range(5):
         farm.clock.now += 50
         lease = leases.renew(lease)
@@ -189,8 +193,7 @@ def test_a_holder_that_renews_keeps_its_lease(farm: Farm) -> None:
 
 def test_a_lease_that_expired_but_was_not_taken_may_still_commit(farm: Farm) -> None:
     farm.add("otter")
-    lease = farm.leases().claim(["quantize"], "bench-1")
-    assert lease is not None
+    lease = claim(farm.leases(), "bench-1")
     farm.clock.now += 10_000
     farm.leases().commit(lease, result(lease))
     assert farm.row("otter")["quantized"] is True
@@ -216,8 +219,7 @@ def test_after_three_failures_the_model_rests_in_error_until_reset(farm: Farm) -
 
 def test_a_hopeless_model_rests_after_one_attempt(farm: Farm) -> None:
     farm.add("otter")
-    lease = farm.leases().claim(["quantize"], "bench-1")
-    assert lease is not None
+    lease = claim(farm.leases(), "bench-1")
     farm.leases().fail(lease, "two inputs", is_final=True)
     assert farm.row("otter")["status"] == "error"
     assert farm.leases().claim(EVERYTHING, "bench-1") is None
@@ -226,12 +228,10 @@ def test_a_hopeless_model_rests_after_one_attempt(farm: Farm) -> None:
 def test_one_failure_is_forgotten_once_the_stage_succeeds(farm: Farm) -> None:
     farm.add("otter")
     leases = farm.leases()
-    first = leases.claim(["quantize"], "bench-1")
-    assert first is not None
+    first = claim(leases, "bench-1")
     leases.fail(first, "flaky")
     assert farm.row("otter")["error"] == "convert: flaky"
-    second = leases.claim(["quantize"], "bench-1")
-    assert second is not None
+    second = claim(leases, "bench-1")
     leases.commit(second, result(second))
     assert "error" not in farm.row("otter")
 
@@ -259,8 +259,7 @@ def test_machines_that_vanish_use_up_no_attempt_and_failures_still_count(farm: F
         if number in (3, 6):
             leases.fail(lease, "flaky")
         farm.clock.now += 1_000
-    last = leases.claim(["quantize"], "spot-10")
-    assert last is not None
+    last = claim(leases, "spot-10")
     leases.fail(last, "flaky")
     assert farm.row("otter")["status"] == "error"
     assert farm.row("otter")["error"] == "convert: flaky"
@@ -271,8 +270,7 @@ def test_a_model_that_every_machine_passes_on_rests_in_error(quick_farm: Farm) -
     leases = quick_farm.leases()
     for _ in range(SILENT_ATTEMPTS):
         assert quick_farm.row("otter")["status"] == "new"
-        lease = leases.claim(["quantize"], "bench-1")
-        assert lease is not None
+        lease = claim(leases, "bench-1")
         leases.pass_on(lease, "too large for this machine")
     row = quick_farm.row("otter")
     assert (row["status"], row["error"]) == ("error", "convert: too large for this machine")
@@ -286,8 +284,7 @@ def test_work_given_back_uses_up_no_attempt_and_can_wait(farm: Farm) -> None:
         lease = leases.claim(["quantize"], "bench-1")
         assert lease is not None and lease.attempt == 1
         leases.release(lease)
-    lease = leases.claim(["quantize"], "bench-1")
-    assert lease is not None
+    lease = claim(leases, "bench-1")
     leases.release(lease, delay_s=30)
     assert leases.claim(["quantize"], "bench-1") is None
     farm.clock.now += 31
@@ -297,8 +294,7 @@ def test_work_given_back_uses_up_no_attempt_and_can_wait(farm: Farm) -> None:
 def test_the_reasons_of_tools_are_made_readable(quick_farm: Farm) -> None:
     quick_farm.add("otter")
     leases = quick_farm.leases()
-    lease = leases.claim(["quantize"], "bench-1")
-    assert lease is not None
+    lease = claim(leases, "bench-1")
     leases.fail(lease, "\x1b[31mbad\x00\x07" + "x" * 5_000)
     error = str(quick_farm.row("otter")["error"])
     assert error.startswith("convert: [31mbad")
@@ -313,8 +309,7 @@ def test_a_claim_that_somebody_unlocks_uses_up_no_attempt(farm: Farm) -> None:
         lease = leases.claim(["quantize"], "here")
         assert lease is not None and lease.attempt == 1
         assert farm.catalog.unlock("otter") == ["convert"]
-    lease = leases.claim(["quantize"], "here")
-    assert lease is not None
+    lease = claim(leases, "here")
     leases.fail(lease, "once")
     assert farm.row("otter")["status"] == "new"
 
@@ -322,8 +317,7 @@ def test_a_claim_that_somebody_unlocks_uses_up_no_attempt(farm: Farm) -> None:
 @pytest.mark.parametrize("change", ["reset", "delete", "unlock"])
 def test_a_holder_finds_its_lease_gone_after(farm: Farm, change: str) -> None:
     farm.add("otter")
-    lease = farm.leases().claim(["quantize"], "bench-1")
-    assert lease is not None
+    lease = claim(farm.leases(), "bench-1")
 
     getattr(farm.catalog, change)("otter")
 
@@ -337,8 +331,7 @@ def test_a_holder_finds_its_lease_gone_after(farm: Farm, change: str) -> None:
 
 def test_a_name_used_again_gives_old_holders_nothing(farm: Farm) -> None:
     farm.add("otter")
-    lease = farm.leases().claim(["quantize"], "bench-1")
-    assert lease is not None
+    lease = claim(farm.leases(), "bench-1")
     farm.catalog.delete("otter")
     farm.add("otter")
     farm.leases().sweep()
@@ -367,11 +360,9 @@ def test_the_latest_of_many_commits_can_still_be_repeated(quick_farm: Farm) -> N
     quick_farm.add("otter")
     leases = quick_farm.leases()
     for _ in range(2 * REMEMBERED):
-        lease = leases.claim(["quantize"], "bench-1")
-        assert lease is not None
+        lease = claim(leases, "bench-1")
         leases.release(lease)
-    lease = leases.claim(["quantize"], "bench-1")
-    assert lease is not None
+    lease = claim(leases, "bench-1")
     for _ in range(2):
         leases.commit(lease, result(lease))
     assert len(records_of(quick_farm.row("otter"))["convert"].committed) == REMEMBERED
@@ -379,8 +370,7 @@ def test_the_latest_of_many_commits_can_still_be_repeated(quick_farm: Farm) -> N
 
 def test_a_result_that_does_not_fill_its_columns_is_refused(quick_farm: Farm) -> None:
     quick_farm.add("otter")
-    lease = quick_farm.leases().claim(["quantize"], "bench-1")
-    assert lease is not None
+    lease = claim(quick_farm.leases(), "bench-1")
     with pytest.raises(BadInput, match="does not fill its columns"):
         quick_farm.leases().commit(lease, Outcome({"macs": 1}))
     assert "macs" not in quick_farm.row("otter")
@@ -613,8 +603,7 @@ def test_the_most_urgent_model_is_claimed_first_in_whatever_order_rows_are_liste
 ) -> None:
     quick_farm.add("plain")
     leases = quick_farm.leases()
-    plain = leases.claim(["quantize"], "bench-1")
-    assert plain is not None
+    plain = claim(leases, "bench-1")
     for name, priority in (("a", 9), ("b", 1), ("c", 5)):
         quick_farm.add(name, priority=priority)
     claimed = [leases.claim_urgent(["quantize"], "bench-1", than=plain.rank) for _ in range(3)]
@@ -672,8 +661,7 @@ def test_files_of_an_accepted_attempt_are_the_models_files(farm: Farm) -> None:
     leases = farm.leases()
     for token in ("stale", "good"):
         farm.store.blobs.put(f"farm/otter/.attempts/{token}/otter.dlc", token.encode())
-    lease = leases.claim(["quantize"], "bench-1")
-    assert lease is not None
+    lease = claim(leases, "bench-1")
     leases.commit(lease, Outcome(CONVERTED, {"otter.dlc": ".attempts/good/otter.dlc"}))
 
     assert [file.name for file in farm.catalog.files("otter")] == ["otter.dlc"]
@@ -799,8 +787,7 @@ def test_a_word_whose_answer_got_lost_can_be_said_again(word: str) -> None:
     flaky = Flaky(farm.models)
     farm.add("otter")
     leases = Leases(flaky, farm.hints, farm.plan, clock=farm.clock)
-    lease = leases.claim(["quantize"], "bench-1")
-    assert lease is not None
+    lease = claim(leases, "bench-1")
     say: dict[str, Callable[[], Record]] = {
         "commit": lambda: leases.commit(lease, result(lease)),
         "fail": lambda: leases.fail(lease, "reason"),

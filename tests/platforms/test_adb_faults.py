@@ -168,7 +168,7 @@ def test_a_disk_that_fills_while_a_tool_runs_gives_no_number(board, sdk, small_n
         assert len(outputs(device, small_net)) == 4
 
 
-def test_unplugged_and_back(board, sdk, small_net):
+def test_a_board_that_was_unplugged_gives_the_same_outputs_once_it_is_back(board, sdk, small_net):
     with opened_board(board, sdk) as device:
         expected = outputs(device, small_net)
         board.unplug()

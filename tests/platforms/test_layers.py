@@ -207,7 +207,7 @@ def test_a_killed_run_is_continued(device, nets, tmp_path):
     assert not CutTimes.remembered(folder, file.stem.removesuffix("-1")).whole
 
 
-def test_the_command(nets, cache, tmp_path, monkeypatch):
+def test_the_command_says_what_each_layer_costs(nets, cache, tmp_path, monkeypatch):
     monkeypatch.setenv("EDGELOOP_CACHE", str(cache.parent))
     monkeypatch.chdir(tmp_path)
     words = ["layers", str(nets["planted"]), "--device", CHIP]

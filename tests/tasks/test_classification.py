@@ -123,7 +123,7 @@ def test_class_255_is_a_class_like_any_other():
     assert score.headline == 1 and score.table["AP"]["c255"] == 1
 
 
-def test_intervals_and_differences(animals: Path):
+def test_scores_have_intervals_and_differences(animals: Path):
     task = opened(animals)
     rng = np.random.default_rng(1)
     truth = rng.integers(0, 3, 60)
@@ -138,7 +138,7 @@ def test_intervals_and_differences(animals: Path):
 
 
 @pytest.mark.parametrize("shape", [(1, 3), (4, 3, 1, 1), (4,), (4, 1)])
-def test_outputs_that_fit(animals: Path, shape: tuple[int, ...]):
+def test_outputs_of_these_shapes_fit(animals: Path, shape: tuple[int, ...]):
     opened(animals).check_output(shape)
 
 
