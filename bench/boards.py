@@ -29,7 +29,7 @@ from edgeloop.platforms.snpe.toolchain import SnpeToolchain
 from edgeloop.runner.loop import RunnerOptions
 from edgeloop.runner.loop import run as run_runner
 from edgeloop.runner.machines import utilisation
-from edgeloop.runner.stages import Assignment, Equipment, Sizes, perform
+from edgeloop.runner.stages.base import Assignment, Equipment, Sizes, perform
 from edgeloop.settings import Settings
 from edgeloop.store import SqliteLocation
 from edgeloop.tasks import Images, Task, open_task

@@ -20,7 +20,8 @@ from edgeloop.runner import worker as worker_module
 from edgeloop.runner.loop import RunnerOptions
 from edgeloop.runner.loop import run as run_runner
 from edgeloop.runner.presence import RunnerEvent
-from edgeloop.runner.stages import Sizes, run_test
+from edgeloop.runner.stages.accuracy import run_test
+from edgeloop.runner.stages.base import Sizes
 from edgeloop.settings import Settings
 from edgeloop.store import SqliteLocation
 from edgeloop.tasks import open_task

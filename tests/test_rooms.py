@@ -60,7 +60,6 @@ DOORS = {
     "platforms.snpe",
     "tasks",
     "jobs.computes",
-    "runner.stages",
     "search.evaluators",
 }
 

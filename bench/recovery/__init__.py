@@ -31,9 +31,8 @@ from edgeloop.platforms import (
     open_device,
     open_toolchain,
 )
-from edgeloop.runner.stages import Sizes
 from edgeloop.runner.stages.accuracy import run_test
-from edgeloop.runner.stages.base import Assignment, Equipment
+from edgeloop.runner.stages.base import Assignment, Equipment, Sizes
 from edgeloop.runner.stages.convert import convert
 from edgeloop.settings import Settings
 from edgeloop.tasks import Score, Task, open_task, paired_interval

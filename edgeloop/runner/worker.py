@@ -56,8 +56,7 @@ from edgeloop.platforms import SharedDevice, TakesTurns
 from edgeloop.runner.coordinator import Coordinator, DeviceSessions, ModelFilter
 from edgeloop.runner.presence import RunnerEvent, record_use
 from edgeloop.runner.resources import CpuPool, NoCpusError, WorkFolder, fetch_files
-from edgeloop.runner.stages import perform
-from edgeloop.runner.stages.base import Assignment, Equipment, Result
+from edgeloop.runner.stages.base import Assignment, Equipment, Result, perform
 from edgeloop.workspace import Workspace
 
 HAND_IN_PATIENCE_S = 300.0

@@ -12,7 +12,7 @@ from edgeloop.models import columns, plan
 from edgeloop.models.columns import Column, register_columns
 from edgeloop.models.plan import Stage, register_stages
 from edgeloop.runner.loop import RunnerOptions, run
-from edgeloop.runner.stages import Assignment, Equipment, Result
+from edgeloop.runner.stages.base import Assignment, Equipment, Result
 from edgeloop.settings import Settings
 from edgeloop.view.portal.app import create_app
 from edgeloop.workspace import Workspace

@@ -26,8 +26,8 @@ from edgeloop.runner.coordinator import Coordinator
 from edgeloop.runner.machines import use_today, utilisation
 from edgeloop.runner.presence import record_use
 from edgeloop.runner.resources import WorkFolder, fetch_files
-from edgeloop.runner.stages import Assignment, Equipment, Sizes
 from edgeloop.runner.stages.accuracy import accuracy, ahead
+from edgeloop.runner.stages.base import Assignment, Equipment, Sizes
 from edgeloop.runner.stages.benchmark import benchmark
 from edgeloop.runner.worker import Heartbeat, RunnerContext, Worker
 from edgeloop.search.nets.export import export_onnx

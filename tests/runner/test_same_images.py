@@ -10,7 +10,7 @@ import pytest
 from edgeloop.models.columns import score_meaning
 from edgeloop.models.plan import default_plan
 from edgeloop.platforms import open_device
-from edgeloop.runner.stages import Assignment, Equipment, Result, Sizes, perform
+from edgeloop.runner.stages.base import Assignment, Equipment, Result, Sizes, perform
 from edgeloop.tasks import open_task
 from edgeloop.testing.faces import make_faces
 from edgeloop.testing.models import save_segmentation_model

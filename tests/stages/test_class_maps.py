@@ -14,8 +14,8 @@ import pytest
 from edgeloop.errors import BadInput, ModelFailed
 from edgeloop.graph.info import image_info
 from edgeloop.platforms import GraphInfo
-from edgeloop.runner.stages import Assignment, Equipment, Sizes, perform
 from edgeloop.runner.stages.accuracy import run_test
+from edgeloop.runner.stages.base import Assignment, Equipment, Sizes, perform
 from edgeloop.tasks import Task, open_task, read_examples
 from edgeloop.testing.faces import make_faces
 from tests.nets import tiny_model

@@ -23,7 +23,7 @@ from PIL.PngImagePlugin import PngInfo
 from edgeloop.errors import BadInput
 from edgeloop.models.leases import Leases
 from edgeloop.platforms import Device, open_device
-from edgeloop.runner.stages import Assignment, Equipment, Result, Sizes, perform
+from edgeloop.runner.stages.base import Assignment, Equipment, Result, Sizes, perform
 from edgeloop.runner.worker import store_and_commit
 from edgeloop.settings import Settings
 from edgeloop.tasks import (

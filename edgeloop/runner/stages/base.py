@@ -1,4 +1,4 @@
-"""What a stage gets and what it hands back. Pure work: neither table nor blobs are touched here,
+"""What a stage gets and what it returns. Stages only compute: they touch neither table nor blobs,
 so that a lost lease can never leave half a result."""
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from pkgutil import resolve_name
 
 from edgeloop.errors import BadInput, EdgeloopError, NotFound, UnusableModel
 from edgeloop.graph.count import LayerTiming, add_times
 from edgeloop.graph.info import shapes_from
 from edgeloop.graph.isolated import graph_pool
+from edgeloop.models.plan import STAGES
 from edgeloop.platforms import (
     DEFAULT_PRECISION,
     AttributesLatency,
@@ -176,6 +178,13 @@ class Result:
     columns: Changes
     files: Mapping[str, Path]
     summary: str
+
+
+def perform(work: Assignment, equipment: Equipment) -> Result:
+    """Do one stage, with the function that the plan names."""
+    function = resolve_name(STAGES[work.stage].work)
+    result: Result = function(work, equipment)
+    return result
 
 
 @dataclass(frozen=True)
