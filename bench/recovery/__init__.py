@@ -31,7 +31,7 @@ from edgeloop.platforms import (
     open_device,
     open_toolchain,
 )
-from edgeloop.runner.stages.accuracy import run_test
+from edgeloop.runner.stages.accuracy import run_test, scorer_of
 from edgeloop.runner.stages.base import Assignment, Equipment, Sizes
 from edgeloop.runner.stages.convert import convert
 from edgeloop.settings import Settings
@@ -130,11 +130,11 @@ def _row(case: Case, plain: Equipment, task: Task, place: Path) -> list[str]:
         samples = task.test(SIDE, SIDE, TESTED)
         quantized = made.files[f"{case.model.stem}.quant.onnx"]
         scores["recovered" if steps else "nearest"] = run_test(
-            task, plain.device, quantized, info, "quantized", samples, curves=False
+            task, plain.device, quantized, info, "quantized", samples, scorer_of(task, curves=False)
         )
         if not steps:
             scores["float"] = run_test(
-                task, plain.host, case.model, info, "float", samples, curves=False
+                task, plain.host, case.model, info, "float", samples, scorer_of(task, curves=False)
             )
     return [case.name, _named(case), *_figures(case, task, scores, kept, seconds)]
 

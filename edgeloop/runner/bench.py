@@ -186,10 +186,10 @@ class _Bench:
                 runs += [device.measure(model, made.info) for _ in range(self._options.runs - 1)]
         except EdgeloopError as error:
             return BenchResult(device.name, device.chip, error=str(error))
-        found = _summed_up(device, made.info, runs)
+        result = _summed_up(device, made.info, runs)
         memory = made.memory_or_guess
         total = memory.weight_bytes + memory.peak_bytes if memory else None
-        return replace(found, memory_bytes=total, ddr_bytes=runs[0].ddr_bytes)
+        return replace(result, memory_bytes=total, ddr_bytes=runs[0].ddr_bytes)
 
 
 _Work = tuple[Device, Converted, Mapping[str, "Future[str]"]]

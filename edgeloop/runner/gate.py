@@ -216,8 +216,8 @@ def _latency(baseline: Baseline, figures: GateFigures, limits: GateLimits) -> Ga
     )
 
 
-def _least(found: Baseline | GateFigures) -> str:
-    return "≥ " if found.missing_ops else ""
+def _least(figures: Baseline | GateFigures) -> str:
+    return "≥ " if figures.missing_ops else ""
 
 
 def _estimated(baseline: Baseline, figures: GateFigures, is_slower: bool) -> tuple[Verdict, str]:
@@ -288,20 +288,21 @@ def _score(baseline: Baseline, figures: GateFigures, limits: GateLimits) -> Gate
             "same ones in the same preparation"
         )
         return GateCheck(name, "not compared", *texts, detail=detail)
-    found = paired_interval(now.task, now.counts, unpacked(before.counts, now.counts))
+    difference = paired_interval(now.task, now.counts, unpacked(before.counts, now.counts))
     if not math.isfinite(now.value):
         return GateCheck(name, "regression", *texts, detail="the score is not a number")
-    if not math.isfinite(found.value):
+    if not math.isfinite(difference.value):
         detail = "the difference of the scores is not a number"
         return GateCheck(name, "not compared", *texts, detail=detail)
-    return _scored(name, texts, found, now, limits)
+    return _scored(name, texts, difference, now, limits)
 
 
 def _scored(
-    name: str, texts: tuple[str, str], found: Interval, now: GateScore, limits: GateLimits
+    name: str, texts: tuple[str, str], difference: Interval, now: GateScore, limits: GateLimits
 ) -> GateCheck:
     factor, unit = score_unit(now.value, name)
-    change, low, high = (factor * value for value in (found.value, found.low, found.high))
+    ends = (difference.value, difference.low, difference.high)
+    change, low, high = (factor * value for value in ends)
     verdict = _beyond_doubt(change < -limits.drop, is_worse=high < 0)
     images = len(now.counts)
     detail = f"on {images} images"
@@ -363,7 +364,7 @@ def _operators(baseline: Baseline, figures: GateFigures) -> GateCheck:
     """New operators are named; those that newly run on the CPU are a regression."""
     new = sorted(set(figures.operators) - set(baseline.operators))
     fallen = sorted(set(figures.cpu_operators) - set(baseline.cpu_operators))
-    before, now = (f"{sum(found.operators.values())} layers" for found in (baseline, figures))
+    before, now = (f"{sum(each.operators.values())} layers" for each in (baseline, figures))
     detail = f"new: {', '.join(new)}" if new else ""
     if fallen:
         detail = f"the chip leaves {', '.join(fallen)} to the CPU"
@@ -573,17 +574,17 @@ class _Measuring:
     def _score(self, task: Task, info: GraphInfo, file: Path) -> GateScore:
         with reading_data():
             samples = task.test(info.height, info.width, self._options.images)
-        found = run_test(task, self._device, file, info, "quantized", samples)
-        return GateScore(task, metric_of(task), found.headline, samples.key, found.counts)
+        score = run_test(task, self._device, file, info, "quantized", samples)
+        return GateScore(task, metric_of(task), score.headline, samples.key, score.counts)
 
     def _compiler(self) -> str:
         toolchain = self._toolchain
         return toolchain.version if isinstance(toolchain, Versioned) else toolchain.name
 
 
-def _profile(found: Measurement) -> str:
-    constants = found.conditions.get("profile_constants", "")
-    return f"{found.profile} ({constants})" if constants else found.profile
+def _profile(measured: Measurement) -> str:
+    constants = measured.conditions.get("profile_constants", "")
+    return f"{measured.profile} ({constants})" if constants else measured.profile
 
 
 def _artefact(made: Converted, device: Device, model: Path) -> Path:
@@ -727,17 +728,17 @@ def unpacked(text: str, like: NDArray[Any]) -> NDArray[Any]:
         content = inflating.decompress(base64.b64decode(text, validate=True), _LARGEST_COUNTS)
         if not inflating.eof:
             raise ValueError("it is too large or cut off")
-        found = _array_of(content)
+        array = _array_of(content)
     except (ValueError, zlib.error, EOFError, OSError, RecursionError, MemoryError) as error:
         raise BadInput(reason=f"the baseline's scores cannot be read: {error}") from None
-    if found.dtype.names != like.dtype.names or found.shape[1:] != like.shape[1:]:
+    if array.dtype.names != like.dtype.names or array.shape[1:] != like.shape[1:]:
         reason = "the baseline's scores are from a test with other classes: write a new baseline"
         raise BadInput(reason=reason)
-    if len(found) != len(like):
+    if len(array) != len(like):
         raise BadInput(reason="the baseline's scores are of another number of images")
-    if found.dtype.names and found.dtype != like.dtype:
+    if array.dtype.names and array.dtype != like.dtype:
         raise BadInput(reason="the baseline's scores are of another type: write a new baseline")
-    return np.asarray(found, like.dtype)
+    return np.asarray(array, like.dtype)
 
 
 def _array_of(content: bytes) -> NDArray[Any]:

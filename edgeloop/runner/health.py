@@ -3,7 +3,7 @@ and little to import.
 
 A thread of the runner renews the file every few seconds. It says what is wrong, in words; whether
 it is still renewed says the rest. Times are those of the machine's monotonic clock, which all its
-processes share and nobody sets.
+processes share and which is never set.
 """
 
 from __future__ import annotations

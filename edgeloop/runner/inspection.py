@@ -169,21 +169,21 @@ class _Inquiry:
     def _taken(self, estimator: Estimator, model: Path) -> ChipAnswer:
         if not isinstance(estimator, EstimatesIntervals):
             return ChipAnswer(self.device, "taken", estimator.latency_ms(model))
-        found = estimator.estimate(model)
+        estimate = estimator.estimate(model)
         return ChipAnswer(
             self.device,
             "taken",
-            1000 * found.seconds,
-            low_ms=found.low_ms,
-            high_ms=found.high_ms,
-            coverage=found.coverage,
-            basis=found.basis,
-            is_lower_bound=found.missing_ops > 0,
-            is_calibrated=found.is_calibrated,
+            1000 * estimate.seconds,
+            low_ms=estimate.low_ms,
+            high_ms=estimate.high_ms,
+            coverage=estimate.coverage,
+            basis=estimate.basis,
+            is_lower_bound=estimate.missing_ops > 0,
+            is_calibrated=estimate.is_calibrated,
         )
 
     def close(self) -> None:
-        """In the middle of an answer, if nobody waits for it any more."""
+        """Interrupts an answer that is no longer needed."""
         if self._estimator is not None:
             self._estimator.kill()
             self._estimator.close()

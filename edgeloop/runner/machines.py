@@ -17,7 +17,7 @@ from edgeloop.store import Values
 @dataclass(frozen=True)
 class MachineLine:
     """A device of a machine. An empty device is the machine itself, which converts models and tests
-    float ones. `state` is busy, idle, hot, plugged (nobody uses it), unplugged, unauthorized,
+    float ones. `state` is busy, idle, hot, plugged (no runner uses it), unplugged, unauthorized,
     offline or dead (its runner has fallen silent); `seconds` is for how long.
 
     `detail` says why a device cannot be used and what to do, or what an idle runner waits for.
@@ -174,8 +174,8 @@ class UseToday:
 
     def seconds(self, machine: str, device: str) -> float:
         """`device` is empty for the machine itself."""
-        known = self.by_place.get((machine, device), 0.0)
-        return min(self.passed_s, known + (self.by_device.get(device, 0.0) if device else 0.0))
+        placed = self.by_place.get((machine, device), 0.0)
+        return min(self.passed_s, placed + (self.by_device.get(device, 0.0) if device else 0.0))
 
     def share(self, machine: str, device: str) -> float:
         return self.seconds(machine, device) / self.passed_s

@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 TICK_S = 1.0
 SOONEST_S = 3.0  # between two writes, however quickly the work changes
 PRUNE_S = 3600.0
-QUIET_S = 3.0  # without work, before that is said
+QUIET_S = 3.0  # without work, before the runner says so
 LOOK_AGAIN_S = 60.0
 ANSWER_S = 4 * BEAT_S  # a store that was silent for so long is away
 LONGEST_LOOK_AGAIN_S = 600.0
-_LEFT = DeviceCondition("unplugged", "it was plugged in here, and nobody used it")
+_LEFT = DeviceCondition("unplugged", "it was plugged in here, and no runner used it")
 MOST_ROWS = 100  # a look costs the same however many models there are
 MOST_NAMES = 3
 
@@ -183,10 +183,10 @@ class Presence:
         return (*used, *plugged)
 
     def _described_device(self, name: str, workers: Sequence[Worker]) -> RunnerDevice:
-        found = [stage for worker in workers if (stage := worker.doing) is not None]
+        running = [stage for worker in workers if (stage := worker.doing) is not None]
         doing = tuple(
             replace(stage, since=stage.since + self._offset_s)
-            for stage in sorted(found, key=lambda stage: stage.since)
+            for stage in sorted(running, key=lambda stage: stage.since)
         )
         condition = self._devices.condition(name)
         trouble = next((text for worker in workers if (text := worker.device_error)), "")
@@ -294,7 +294,7 @@ def _condition(device: HasCondition) -> DeviceCondition:
 
 
 def _unused(condition: DeviceCondition) -> str:
-    """A board that nobody uses is plugged in, unless it is worse."""
+    """An unused board is `plugged`, unless it has a problem."""
     return "plugged" if condition.state in ("ready", "hot") else condition.state
 
 
@@ -416,10 +416,10 @@ def outlook(workspace: Workspace, capabilities: Collection[str], subset: Sequenc
         others = ", ".join(f"{n} in '{name}'" for name, n in models_elsewhere(workspace).items())
         return f"experiment '{workspace.experiment}' has no models" + (others and f"; {others}")
     more = " or more" if len(rows) == MOST_ROWS else ""
-    kept = [row.values for row in rows if matches_any(row.key, subset)]
-    if not kept:
+    waiting = [row.values for row in rows if matches_any(row.key, subset)]
+    if not waiting:
         return f"{len(rows)}{more} unfinished, but none matches {' or '.join(subset)}"
-    reasons = Counter(_reason(workspace, row, capabilities) for row in kept)
+    reasons = Counter(_reason(workspace, row, capabilities) for row in waiting)
     return ", ".join(f"{count}{more} {reason}" for reason, count in reasons.most_common(MOST_NAMES))
 
 

@@ -70,17 +70,17 @@ class WorkFolder:
         stores apart. What arrives is hashed on its way: raises FileDamaged where it is not what the
         row names."""
         places = {name: self._place(file, store) for name, file in files.items()}
-        known = {name: _kept(place, files[name].sha256) for name, place in places.items()}
-        self._download(blobs, [(files[n], places[n]) for n, path in known.items() if path is None])
+        cached = {name: _kept(place, files[name].sha256) for name, place in places.items()}
+        self._download(blobs, [(files[n], places[n]) for n, path in cached.items() if path is None])
         fetched = {}
         for name, file in files.items():
             target = folder / check_blob_key(name)
             target.parent.mkdir(parents=True, exist_ok=True)
             for _ in range(TRIES):
-                path = known[name] or _kept(places[name], file.sha256)
+                path = cached[name] or _kept(places[name], file.sha256)
                 if path is not None and _copied(path, target):
                     break
-                known[name] = None  # changed on this disk, or another process made room
+                cached[name] = None  # changed on this disk, or another process made room
                 self._download(blobs, [(file, places[name])])
             else:
                 reason = "its folder of files keeps changing: choose another --workdir"
@@ -98,14 +98,14 @@ class WorkFolder:
         name = hashlib.sha256("\0".join(map(str, facts)).encode()).hexdigest()
         return self._root / "files" / f"of-{name[:2]}" / name
 
-    def _download(self, blobs: Blobs, wanted: Sequence[tuple[ModelFile, Path]]) -> None:
+    def _download(self, blobs: Blobs, missing: Sequence[tuple[ModelFile, Path]]) -> None:
         """Into their places, once they are what they should be. What arrived damaged is asked for
         once more, since a connection or a disk may be to blame."""
         for is_last in (False, True):
-            fresh = {place / f".{secrets.token_hex(8)}.new": file for file, place in wanted}
+            fresh = {place / f".{secrets.token_hex(8)}.new": file for file, place in missing}
             try:
                 blobs.get_many({file.key: path for path, file in fresh.items()})
-                wanted = [
+                missing = [
                     (file, path.parent)
                     for path, file in fresh.items()
                     if not self._keep(file, path)
@@ -115,17 +115,17 @@ class WorkFolder:
             finally:
                 for path in fresh:
                     path.unlink(missing_ok=True)
-            if not wanted:
+            if not missing:
                 return
             if is_last:
-                raise wanted[0][0].damaged()
+                raise missing[0][0].damaged()
 
     def _keep(self, file: ModelFile, path: Path) -> bool:
-        found = sha256_of(path)
-        if file.sha256 and found != file.sha256:
+        sha256 = sha256_of(path)
+        if file.sha256 and sha256 != file.sha256:
             return False
         size = path.stat().st_size
-        path.replace(path.with_name(found))
+        path.replace(path.with_name(sha256))
         with self._counting:
             self._added += size
         return True
@@ -161,8 +161,9 @@ class WorkFolder:
             raise LocalFileError(path=self._root, reason=reason) from None
 
     def _shrink(self) -> None:
-        """Above the limit the longest unused go, to well below it. Files are counted when enough
-        has been added, by this process or, as far as it can know, by others of the same folder."""
+        """Above the limit the least recently used files are deleted, to well below it. Files are
+        counted when enough has been added, by this process or, as far as it can know, by others of
+        the same folder."""
         with self._counting:
             is_above = self._total + self._added > self._cap_bytes
             if not is_above and self._added <= self._cap_bytes * COUNTED_SHARE:
@@ -359,8 +360,8 @@ class CpuPool:
 
     def _yield_to_reservations(self, stopping: threading.Event) -> None:
         """Between two quantizations of this runner, one that waits for CPUs gets its chance."""
-        with ExitStack() as nobody_waits:
-            if not self._hold("waiting.lock", nobody_waits):
+        with ExitStack() as held:
+            if not self._hold("waiting.lock", held):  # another runner waits and holds it
                 _pause(stopping, YIELD_S)
 
     def _take(self, count: int, held: ExitStack) -> list[int]:
@@ -368,17 +369,17 @@ class CpuPool:
         with file_lock(self._file("cpus.lock")):
             locks = {n: try_lock(self._file(f"cpu-{n}.lock")) for n in self._numbers}
             free = {number: lock for number, lock in locks.items() if lock is not None}
-            wanted = list(free)[: count or None]
-            if len(wanted) < max(1, count):
-                wanted = []
+            taken = list(free)[: count or None]
+            if len(taken) < max(1, count):
+                taken = []
             for number, lock in free.items():
-                if number in wanted:
+                if number in taken:
                     held.callback(os.close, lock)
                     os.truncate(lock, 0)
                     os.pwrite(lock, str(os.getpid()).encode(), 0)
                 else:
                     os.close(lock)
-        return wanted
+        return taken
 
     def _who_holds(self, count: int) -> str:
         holders = set()

@@ -144,7 +144,7 @@ class PreparedStage:
 
 
 class PreemptedError(Exception):
-    """Something more urgent goes first, and the stage has not begun."""
+    """Something more urgent comes first, and the stage has not begun."""
 
 
 @dataclass(frozen=True)
@@ -337,7 +337,7 @@ class Worker:
         return None
 
     def _look_ahead(self) -> PreparedStage | None:
-        """In the prefetch thread, while a stage runs. An idle runner goes first: what it leaves is
+        """In the prefetch thread, while a stage runs. Idle runners come first: what they leave is
         claimed a little later, if the stage still runs then."""
         prepared = self._claim(ahead=True)
         if prepared is None and not self._stage_over.wait(LOOK_AGAIN_S):

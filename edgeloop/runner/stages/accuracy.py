@@ -141,10 +141,10 @@ def _files_of(work: Assignment, stage: str) -> dict[str, Path]:
     """Its results, by the names they have as those of this stage; empty where some are not here."""
     curves = (f"pr_curve_{stage}.png", f"pr_curve_{stage}.csv")
     names = (f"test_results_{stage}.csv", *curves, *example_files(stage))
-    found = [name for name in names if name in work.files]
-    if names[0] not in found:
+    present = [name for name in names if name in work.files]
+    if names[0] not in present:
         return {}
-    return {name.replace(stage, work.stage): work.files[name] for name in found}
+    return {name.replace(stage, work.stage): work.files[name] for name in present}
 
 
 def _copied(work: Assignment, stage: str, samples: Samples) -> Result:
@@ -172,12 +172,12 @@ def run_test(
     info: GraphInfo,
     kind: Kind,
     samples: Samples,
-    curves: bool = True,
     scorer: Scorer | None = None,
 ) -> Score:
     """Inference and scoring overlap: outputs are scored while the next are computed, and no more
-    than a few batches of outputs exist at any time. Without a `scorer`, the task makes one."""
-    scorer = scorer or _scorer(task, curves)
+    than a few batches of outputs exist at any time. The default `scorer` is the task's own, with
+    curves."""
+    scorer = scorer or scorer_of(task)
     outputs = device.infer(model, info, kind, batches(samples, info))
     if isinstance(task, TakesOutputs):
         return _score_of(outputs, samples, scorer, device.name)
@@ -185,7 +185,7 @@ def run_test(
     return _score_of(single, samples, scorer, device.name)
 
 
-def _scorer(task: Task, curves: bool = True) -> Scorer:
+def scorer_of(task: Task, curves: bool = True) -> Scorer:
     """It may read options and labels of the dataset."""
     with reading_data():
         return task.scorer(curves)
@@ -207,7 +207,7 @@ def _scored(
     maps = None
     if isinstance(device, GivesClasses) and metric_of(task) == "f1" and len(samples) > few:
         maps = work.find(device.class_artefacts[kind]) if kind in device.class_artefacts else None
-    scorer = IllustratedScorer(_scorer(task, curves=maps is None), len(samples))
+    scorer = IllustratedScorer(scorer_of(task, curves=maps is None), len(samples))
     if maps is None or not isinstance(device, GivesClasses):
         return run_test(task, device, model, info, kind, samples, scorer=scorer), scorer
     outputs = device.infer_classes(maps, info, kind, batches(samples, info))
@@ -302,13 +302,13 @@ def agreement_of(
 ) -> AgreementScorer:
     """Both are drawn at the same time; their batches need not be of equal size."""
     scorer = AgreementScorer(info)
-    for given, expected in _paired(ahead(outputs), ahead(reference)):
-        for batch, source in ((expected, "the float model"), (given, device)):
+    for actual, expected in _paired(ahead(outputs), ahead(reference)):
+        for batch, source in ((expected, "the float model"), (actual, device)):
             if not all(_is_finite(array) for array in batch.values()):
                 end = scorer.samples + sample_count(batch)
                 reason = f"{source} gave NaN or infinite values for inputs {scorer.samples}–{end}"
                 raise ModelFailed(reason=reason)
-        scorer.add(given, expected)
+        scorer.add(actual, expected)
     return scorer
 
 
@@ -348,7 +348,7 @@ def batches(samples: Samples, info: GraphInfo, size: int = BATCH) -> Iterator[Te
 
 
 def ahead(outputs: Iterable[T]) -> Iterator[T]:
-    """Draws from `outputs` in a thread of its own, a few items ahead of whoever consumes them."""
+    """Draws from `outputs` in a thread of its own, a few items ahead of the consumer."""
     ready: queue.Queue[T | BaseException | None] = queue.Queue(AHEAD)
     stopped = threading.Event()
 

@@ -44,7 +44,7 @@ from edgeloop.tasks import (
     reading_data,
 )
 
-_KEPT_MODELS = 100
+_REMEMBERED_MODELS = 100
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class CachingToolchain:
         self.convert = toolchain.convert
         self.close = toolchain.close
         self._inspect = toolchain.inspect
-        self._found: dict[str, GraphInfo] = {}
+        self._seen: dict[str, GraphInfo] = {}
         self._lock = threading.Lock()
         if isinstance(toolchain, MixesPrecision):
             self.convert_plan = toolchain.convert_plan
@@ -81,14 +81,16 @@ class CachingToolchain:
     def inspect(self, model: Path) -> GraphInfo:
         with model.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-        if (found := self._found.get(digest)) is not None:
-            return found
+        info = self._seen.get(digest)
+        if info is not None:
+            return info
         with self._lock:
-            if (found := self._found.get(digest)) is None:
-                found = self._inspect(model)
-                kept = list(self._found.items())[-_KEPT_MODELS:]
-                self._found = {**dict(kept), digest: found}
-        return found
+            info = self._seen.get(digest)
+            if info is None:
+                info = self._inspect(model)
+                newest = list(self._seen.items())[-_REMEMBERED_MODELS:]
+                self._seen = {**dict(newest), digest: info}
+        return info
 
 
 @dataclass(frozen=True)
@@ -142,9 +144,9 @@ class Assignment:
 
     def find(self, suffix: str) -> Path | None:
         """The file that conversion made with this ending, if it made one."""
-        found = [p for n, p in self.files.items() if n.endswith(suffix) and _is_whole(n, suffix)]
-        if len(found) < 2:
-            return found[0] if found else None
+        matching = [p for n, p in self.files.items() if n.endswith(suffix) and _is_whole(n, suffix)]
+        if len(matching) < 2:
+            return matching[0] if matching else None
         return self.files.get(f"{self.uploaded.stem}{suffix}")
 
     def artefact(self, suffix: str, toolchain: str) -> Path:
@@ -162,13 +164,13 @@ class Assignment:
                 f"toolchain {toolchain}"
             )
             raise BadInput(reason=reason)
-        found = self.find(suffix) if self.files else None
-        if found is None:
+        path = self.find(suffix) if self.files else None
+        if path is None:
             reason = (
                 f"{self.model} has no quantized model (*{suffix}); reset it to convert it again"
             )
             raise BadInput(reason=reason)
-        return found
+        return path
 
 
 @dataclass(frozen=True)
@@ -219,8 +221,8 @@ def calibration_samples(work: Assignment, equipment: Equipment, info: GraphInfo)
 
 
 def check_fits(work: Assignment, task: Task, info: GraphInfo) -> None:
-    """Raises UnusableModel where this task cannot score such outputs: no other attempt could. That
-    is said only of a dataset that can be read, since it tells which outputs the task takes."""
+    """Raises UnusableModel where this task cannot score such outputs: no other attempt could. A
+    dataset that cannot be read comes first, since it says which outputs the task takes."""
     if isinstance(task, TensorsTask):
         return
     try:

@@ -93,25 +93,25 @@ def _converted(
 
 
 def _precision(work: Assignment, equipment: Equipment) -> tuple[Precision | PrecisionPlan, str]:
-    """A plan that was uploaded with the model wins over what the runner was told; a plan of another
-    model is not used, and that is said."""
-    given = equipment.precision
-    own = work.files.get(PLAN_FILE)
-    if own is not None:
+    """A plan that was uploaded with the model takes precedence over the runner's; a plan of another
+    model is not used, and the notes say so."""
+    requested = equipment.precision
+    uploaded_plan = work.files.get(PLAN_FILE)
+    if uploaded_plan is not None:
         reason = f"the toolchain {equipment.toolchain.name} takes none"
         if isinstance(equipment.toolchain, MixesPrecision):
-            plan = PrecisionPlan.read(own)
+            plan = PrecisionPlan.read(uploaded_plan)
             if plan.belongs_to(work.uploaded):
                 return plan, ""
             reason = "it belongs to another model"
         unused = f"its {PLAN_FILE} was not used: {reason}."
-        return (DEFAULT_PRECISION if isinstance(given, PrecisionPlan) else given), unused
-    if isinstance(given, PrecisionPlan) and not given.belongs_to(work.uploaded):
+        return (DEFAULT_PRECISION if isinstance(requested, PrecisionPlan) else requested), unused
+    if isinstance(requested, PrecisionPlan) and not requested.belongs_to(work.uploaded):
         unused = (
             f"the runner's precision file belongs to another model: {DEFAULT_PRECISION} instead."
         )
         return DEFAULT_PRECISION, unused
-    return given, ""
+    return requested, ""
 
 
 def _plan_file(work: Assignment, precision: Precision | PrecisionPlan) -> dict[str, Path]:

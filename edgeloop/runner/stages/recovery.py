@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from edgeloop.errors import BadInput
-from edgeloop.platforms import CompilesQuantized, Converted, Device, GraphInfo
-from edgeloop.runner.stages.accuracy import agreement_of, run_test, test_batches
+from edgeloop.platforms import CompilesQuantized, Converted, Device, GraphInfo, Kind
+from edgeloop.runner.stages.accuracy import agreement_of, run_test, scorer_of, test_batches
 from edgeloop.runner.stages.base import Assignment, Equipment, calibration_samples
 from edgeloop.store import Value
 from edgeloop.tasks import (
@@ -59,7 +59,7 @@ def recovered(
     """`task` is what the model is scored by; None, or tensors: it is compared with float."""
     tool = check_toolchain(equipment.toolchain, equipment.toolchain.name)
     scored = task if task is not None and not isinstance(task, TensorsTask) else None
-    seen, held_out = _samples(work, equipment, info, scored)
+    for_steps, held_out = _samples(work, equipment, info, scored)
     if len(held_out.labels) != len(held_out):  # a task that has none for calibration
         scored = None
     device = equipment.judge or equipment.host
@@ -72,23 +72,23 @@ def recovered(
     simplified = folder / "simplified.onnx"
     tool.simplify(work.onnx, simplified)
     quantized = converted.files[converted.quantized]
-    found = recover(simplified, quantized, seen, judge, folder, equipment.recover)
+    recovery = recover(simplified, quantized, for_steps, judge, folder, equipment.recover)
     files: Mapping[str, Path] = {}
-    if found.is_better:
+    if recovery.is_better:
         place = work.folder / "recovered"
-        files = tool.compile(found.quantized, work.onnx.name, place, equipment.chips)
+        files = tool.compile(recovery.quantized, work.onnx.name, place, equipment.chips)
     metric = metric_of(scored) if scored else "sqnr_db"
     record = {
         "metric": metric,
         "device": device.name,
         "images": len(held_out),
         "seconds": round(time.monotonic() - began, 1),
-        **found.to_fields(),
+        **recovery.to_fields(),
     }
     columns: dict[str, Value] = {"recovery": json.dumps(record)}
     if scored:
-        columns |= {"f1_before_recovery": found.before, "f1_after_recovery": found.after}
-    return Recovered(files, columns, _text(found, metric, device, len(held_out)))
+        columns |= {"f1_before_recovery": recovery.before, "f1_after_recovery": recovery.after}
+    return Recovered(files, columns, _text(recovery, metric, device, len(held_out)))
 
 
 def _samples(
@@ -140,16 +140,15 @@ class _TaskJudge:
     samples: Samples
 
     def score(self, quantized: Path) -> Judged:
-        found = run_test(
-            self.task, self.device, quantized, self.info, "quantized", self.samples, curves=False
-        )
-        return Judged(found.headline, found.counts)
+        return self._judged(self.device, quantized, "quantized")
 
     def reference(self) -> Judged:
-        found = run_test(
-            self.task, self.host, self.model, self.info, "float", self.samples, curves=False
-        )
-        return Judged(found.headline, found.counts)
+        return self._judged(self.host, self.model, "float")
+
+    def _judged(self, device: Device, model: Path, kind: Kind) -> Judged:
+        scorer = scorer_of(self.task, curves=False)
+        score = run_test(self.task, device, model, self.info, kind, self.samples, scorer=scorer)
+        return Judged(score.headline, score.counts)
 
     def difference(self, first: Judged, second: Judged) -> Interval:
         return paired_interval(self.task, first.counts, second.counts)
@@ -181,16 +180,16 @@ class _AgreementJudge:
         return paired_interval(TensorsTask(), first.counts, second.counts)
 
 
-def _text(found: Recovery, metric: str, device: Device, images: int) -> str:
-    kept = ", ".join(step.step for step in found.steps if step.kept)
+def _text(recovery: Recovery, metric: str, device: Device, images: int) -> str:
+    helpful = ", ".join(step.step for step in recovery.steps if step.kept)
     if metric == "sqnr_db":
-        ends = f"SQNR {found.before:.1f} → {found.after:.1f} dB"
+        ends = f"SQNR {recovery.before:.1f} → {recovery.after:.1f} dB"
     else:
-        ends = f"{metric} {found.before:.4f} → {found.after:.4f}"
-        if found.reference is not None:
-            ends += f" (float {found.reference:.4f})"
+        ends = f"{metric} {recovery.before:.4f} → {recovery.after:.4f}"
+        if recovery.reference is not None:
+            ends += f" (float {recovery.reference:.4f})"
     where = f"on {images} images, {device.name}"
-    if kept:
-        return f"recovered by {kept}: {ends} {where}"
-    reason = found.outcome if found.outcome.startswith("nothing") else "no step helped"
+    if helpful:
+        return f"recovered by {helpful}: {ends} {where}"
+    reason = recovery.outcome if recovery.outcome.startswith("nothing") else "no step helped"
     return f"not recovered ({reason}): {ends} {where}"
