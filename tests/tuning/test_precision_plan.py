@@ -13,6 +13,7 @@ from edgeloop.errors import BadInput, PlanMisfit
 from edgeloop.platforms import PLAN_FILE, PrecisionPlan, parse_precision
 from edgeloop.runner.stages.base import Assignment
 from edgeloop.runner.stages.convert import _converted
+from tests.nets import save_tiny
 
 DIGEST = "0" * 64
 
@@ -102,7 +103,7 @@ class Mixing:
 def test_a_plan_of_the_runner_is_left_out_where_it_does_not_fit(tmp_path: Path) -> None:
     """It may be for any model; what came with a model must fit it."""
     net, own = tmp_path / "net.onnx", tmp_path / PLAN_FILE
-    net.write_bytes(b"net")
+    save_tiny(net)
 
     def made(plan: PrecisionPlan | str, **files: Path) -> tuple[Any, str]:
         equipment: Any = SimpleNamespace(toolchain=Mixing(), chips=(), precision=plan)
