@@ -172,8 +172,13 @@ def up(
     from edgeloop.operate.fleet.records import Fleets, read_spec
 
     given: dict[str, Any] = {
-        **{"compute": compute, "runners": runners, "cpus": cpus, "dataset": dataset},
-        **{"task": task, "name": name, "devices": list(devices) or None},
+        "compute": compute,
+        "runners": runners,
+        "cpus": cpus,
+        "dataset": dataset,
+        "task": task,
+        "name": name,
+        "devices": list(devices) or None,
     }
     with opened(store, None, makes=True) as workspace:
         settings = workspace.settings

@@ -173,7 +173,7 @@ def report(
     from edgeloop.models.columns import ran_on
     from edgeloop.view.drawing import write_whole
     from edgeloop.view.front import ALL_DEVICES, one_device, pareto_of
-    from edgeloop.view.report import gather, render
+    from edgeloop.view.report import ReportData, Source, read_evidence, render
 
     wanted = _objectives(x, x_goal, y, y_goal, more)
     store, experiment, members, seen = _of_search(search, store, experiment)
@@ -183,9 +183,16 @@ def report(
             rows = [row for row in rows if ran_on(row, device)]
         wanted = _objectives(x, x_goal, y, y_goal, more, rows)
         found, device = one_device(pareto_of(rows, wanted), device or "")
-        more_of_it = (_uses(workspace), details, seen, bar.update, device)
-        gathered = gather(workspace, rows, wanted, datetime.now(UTC), *more_of_it)
-        page = render(gathered, bar.update).encode()
+        content = ReportData(
+            rows=rows,
+            objectives=wanted,
+            source=Source(workspace.store.description, workspace.experiment, datetime.now(UTC)),
+            uses=_uses(workspace),
+            evidence=read_evidence(workspace, rows, found.front, details, bar.update),
+            search=seen,
+            device=device,
+        )
+        page = render(content, bar.update).encode()
     write_whole(output, page)
     models, front = len(rows), len(found.front)
     if as_json:
@@ -413,7 +420,14 @@ def portal(
 
     chosen = _token(token, token_file, new_token, no_token)
     options = PortalOptions(
-        host, port, chosen, allow_changes, public_url, tls_cert, tls_key, is_self_signed
+        host=host,
+        port=port,
+        token=chosen,
+        allow_changes=allow_changes,
+        public_url=public_url,
+        certificate=tls_cert,
+        key=tls_key,
+        is_self_signed=is_self_signed,
     )
     try:
         checked(options)

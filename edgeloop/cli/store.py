@@ -144,7 +144,7 @@ def _save(
     try:
         with _progress("Saving") as progress:
             saved = save(
-                *(workspace.store, target, workspace.settings, with_files, progress, experiment)
+                workspace.store, target, workspace.settings, with_files, progress, experiment
             )
     finally:
         target.close()
@@ -156,8 +156,11 @@ def _save(
         click.echo(f"{plural(len(saved.lost), 'row')} could not be read: see {file}.", err=True)
     _say_failed(saved)
     return {
-        **{"models": saved.models, "files": saved.files, "bytes": saved.size},
-        **{"lost": len(saved.lost), "failed": len(saved.failed)},
+        "models": saved.models,
+        "files": saved.files,
+        "bytes": saved.size,
+        "lost": len(saved.lost),
+        "failed": len(saved.failed),
     }
 
 

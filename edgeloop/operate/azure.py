@@ -348,8 +348,11 @@ _VAULT_VERSION = "2023-07-01"
 _LOGS_VERSION = "2022-10-01"
 _INSIGHTS_VERSION = "2020-02-02"
 _PROVIDERS = (
-    *("Microsoft.Storage", "Microsoft.KeyVault", "Microsoft.OperationalInsights"),
-    *("Microsoft.Insights", "Microsoft.MachineLearningServices"),
+    "Microsoft.Storage",
+    "Microsoft.KeyVault",
+    "Microsoft.OperationalInsights",
+    "Microsoft.Insights",
+    "Microsoft.MachineLearningServices",
 )
 _ROLES = {
     "Storage Blob Data Contributor": "ba92f5b4-2d11-453d-a403-e96b0029c9fe",
@@ -739,7 +742,9 @@ KINDS = tuple(_LISTERS)
 
 _ML = "Microsoft.MachineLearningServices/workspaces"
 _FOR_JOBS = (
-    *(f"{_ML}/jobs/write", f"{_ML}/jobs/cancel/action", f"{_ML}/environments/versions/write"),
+    f"{_ML}/jobs/write",
+    f"{_ML}/jobs/cancel/action",
+    f"{_ML}/environments/versions/write",
     f"{_ML}/components/versions/write",
 )
 _FOR_SETUP = (f"{_ML}/computes/write", f"{_ML}/datastores/write")

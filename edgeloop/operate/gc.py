@@ -73,7 +73,7 @@ def reclaim_orphans(workspace: Workspace, interval_s: float = RECLAIM_S) -> None
     point, and be repeated."""
     store, settings = workspace.store, workspace.settings
     leftovers = ModelLeftovers(
-        *(store, workspace.experiment, settings, 0.0, store.now()), attempts_at_once=True
+        store, workspace.experiment, settings, 0.0, store.now(), attempts_at_once=True
     )
     leftovers.reclaim(interval_s)
 
@@ -99,9 +99,14 @@ def _merged(findings: list[Finding]) -> list[Finding]:
 def _together(same: list[Finding]) -> Finding:
     first = same[0]
     return Finding(
-        *(first.kind, first.where, sum(f.count for f in same), sum(f.size for f in same)),
-        *(first.why, lambda: sum(finding.remove() for finding in same)),
-        *(tuple(item for finding in same for item in finding.items), first.verb),
+        kind=first.kind,
+        where=first.where,
+        count=sum(f.count for f in same),
+        size=sum(f.size for f in same),
+        why=first.why,
+        remove=lambda: sum(finding.remove() for finding in same),
+        items=tuple(item for finding in same for item in finding.items),
+        verb=first.verb,
     )
 
 
@@ -179,7 +184,16 @@ class ReportDraft:
         verb: str = "remove",
     ) -> None:
         if items:
-            found = Finding(kind, where, len(items), sum(sizes), why, remove, tuple(items), verb)
+            found = Finding(
+                kind=kind,
+                where=where,
+                count=len(items),
+                size=sum(sizes),
+                why=why,
+                remove=remove,
+                items=tuple(items),
+                verb=verb,
+            )
             self.findings.append(found)
 
 
@@ -212,7 +226,9 @@ class ModelLeftovers:
         self._experiment = experiment
         self._models: Table = store.models(experiment)
         self._catalog = Catalog(
-            *(store, experiment, default_plan()),
+            store,
+            experiment,
+            default_plan(),
             node=settings.node,
             margin_s=settings.clock_margin_seconds,
             clock=store.now,
@@ -229,7 +245,12 @@ class ModelLeftovers:
         self._find_files(draft, suspects)
         orphans = [record.key for record in self._queue.orphans(self._models)]
         draft.add(
-            *("hints", STORE, [], "of models that are gone", self._remove_hints, orphans),
+            "hints",
+            STORE,
+            [],
+            "of models that are gone",
+            self._remove_hints,
+            orphans,
         )
 
     def reclaim(self, interval_s: float) -> None:
@@ -271,18 +292,29 @@ class ModelLeftovers:
             results += filter(self._is_old, found.results)
             unpublished += filter(self._is_old, found.unpublished)
         self._add(
-            *(draft, "orphaned attempts", attempts, "files of attempts that never counted"),
+            draft,
+            "orphaned attempts",
+            attempts,
+            "files of attempts that never counted",
             lambda found: filter(self._is_old_attempt, found.attempts),
         )
         self._add(
-            *(draft, "replaced results", results, "copies that no row names"),
+            draft,
+            "replaced results",
+            results,
+            "copies that no row names",
             lambda found: filter(self._is_old, found.results),
         )
         why = "committed by a runner that died: they get their names"
         keys, sizes = [blob.key for blob in unpublished], [blob.size for blob in unpublished]
         models = sorted({self._model_of(blob.key) for blob in unpublished})
         draft.add(
-            *("unpublished results", STORE, sizes, why, lambda: self._publish(models), keys),
+            "unpublished results",
+            STORE,
+            sizes,
+            why,
+            lambda: self._publish(models),
+            keys,
             verb="publish",
         )
         if strange:

@@ -89,19 +89,16 @@ def pareto_chart(
     *,
     links: Mapping[str, str] | None = None,
     axes: ChartAxes | None = None,
-    iterations: Sequence[float] = (),
     title: str = "",
     note: str = "",
     size: tuple[int, int] = (WIDTH, HEIGHT),
-    whole: bool = False,
 ) -> Chart:
     """The first two objectives, coloured by iteration, with the front highlighted and named, ±1σ of
     the latency and 95 % intervals of scores.
 
     Estimated latencies are hollow; on the front, a pale band shows their interval. Models far from
-    all others are outside the axes and counted, unless the `whole` is wanted. `links` are addresses
-    by model name. `axes` and `iterations` (all values of the colour scale) make
-    several charts comparable. `note` is another line below the title.
+    all others are outside the axes and counted. `links` are addresses by model name. `axes` that
+    several charts share make them comparable. `note` is another line below the title.
     """
     found = pareto_of(rows, objectives or (objective(LATENCY), objective("f1_1k")))
     if not found.rows:
@@ -109,7 +106,7 @@ def pareto_chart(
         return empty_chart(f"No model has {wanted} yet.")
     a = altair()
     x, y = found.objectives[:2]
-    axes = axes or chart_axes(found, whole)
+    axes = axes or chart_axes(found)
     points = _points(found, links or {}, axes)
     base = a.Chart().encode(
         **{
@@ -126,7 +123,7 @@ def pareto_chart(
     behind += _score_bars(base.encode(opacity=faint), points)
     figures = numbers(x=axes.measures[0].heading, y=axes.measures[1].heading, sigma="±1σ")
     named = base.encode(tooltip=["name:N", *figures, "iteration:Q", "latency:N", "device:N"])
-    marks = _marks(named, points, by_iteration(points, iterations), bool(links))
+    marks = _marks(named, points, by_iteration(points, axes.iterations), bool(links))
     names = _names(base, points, axes, size)
     chart = a.layer(*behind, *marks, *names, data=data(points))
     lines = [_pareto_subtitle(found, points, axes), *([note] if note else [])]
@@ -143,25 +140,18 @@ def front_frames(
     found = pareto_of(rows, wanted)
     if not found.rows:
         return [pareto_chart([], wanted)]
-    axes = chart_axes(found, is_moving=True)
-    known = [number(row.get("iteration")) for row in found.rows]
-    iterations = sorted({value for value in known if not math.isnan(value)})
+    of_rows = [number(row.get("iteration")) for row in found.rows]
+    iterations = sorted({value for value in of_rows if not math.isnan(value)})
+    axes = replace(chart_axes(found, is_moving=True), iterations=tuple(iterations))
     frames = []
     for last in iterations or [math.inf]:
         shown = [
             row
-            for row, value in zip(found.rows, known, strict=True)
+            for row, value in zip(found.rows, of_rows, strict=True)
             if math.isnan(value) or value <= last
         ]
         name = f"Front after iteration {last:g}" if math.isfinite(last) else "Front"
-        chart = pareto_chart(
-            shown,
-            wanted,
-            axes=axes,
-            iterations=iterations,
-            title=name,
-        )
-        frames.append(chart)
+        frames.append(pareto_chart(shown, wanted, axes=axes, title=name))
     return frames
 
 

@@ -377,7 +377,10 @@ def for_narrow(spec: dict[str, Any]) -> dict[str, Any]:
     settings = dict(spec.get("config", {}))
     settings["legend"] = {
         **settings.get("legend", {}),
-        **{"orient": "bottom", "columns": 2, "labelLimit": 130, "gradientLength": 150},
+        "orient": "bottom",
+        "columns": 2,
+        "labelLimit": 130,
+        "gradientLength": 150,
     }
     settings["axis"] = {**settings.get("axis", {}), "labelLimit": 110, "titleLimit": 300}
     settings["padding"] = 2
@@ -562,12 +565,14 @@ def _with_spans(
 @dataclass(frozen=True)
 class ChartAxes:
     """How a front is shown: its measures in the units that read best, the factors of its values,
-    and the ranges of the first two, in these units. `outside` models are beyond these."""
+    and the ranges of the first two, in these units. `outside` models are beyond these.
+    `iterations` are all values of the colour scale; empty: those of the points."""
 
     measures: tuple[Column, ...]
     factors: tuple[float, ...]
     ranges: tuple[AxisRange, AxisRange]
     outside: int = 0
+    iterations: tuple[float, ...] = ()
 
 
 def chart_axes(found: Pareto, whole: bool = False, is_moving: bool = False) -> ChartAxes:

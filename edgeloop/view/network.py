@@ -501,7 +501,8 @@ def draw(outline: Outline, times: NetworkTimes, network: Network, width: float, 
     box = f"{-_MARGIN:g} {-_MARGIN:g} {width:g} {height:g}"
     root.attrib |= {"width": f"{width:g}", "height": f"{height:g}", "viewBox": box}
     root.attrib |= {"role": "group", "aria-label": _summary(outline, network)}
-    lines = _add(root, "g", **{"class": "lines", "aria-hidden": "true"})
+    lines = _add(root, "g", "lines")
+    lines.set("aria-hidden", "true")
     for connection in drawing.connections:
         _line(lines, connection, drawing.boxes)
     links = {layer.box: layer.row for layer in network.named}
@@ -538,15 +539,13 @@ class _Painter:
         is_end = layers[0].operator in ENDS and len(layers) == 1
         step = step_of(box.time_us, self._network.most_us)
         kind = f"step-{step}{' end' if is_end else ''}{' many' if len(layers) > 1 else ''}"
-        about = {"id": f"{prefix}{number}", "class": f"box {kind}"}
+        parent = _add(root, "g" if row is None else "a", f"box {kind}", id=f"{prefix}{number}")
         if row is not None:
-            parent = _add(root, "a", **about, href=f"#layer-{row + 1}")
-        else:
-            parent = _add(root, "g", **about)
+            parent.set("href", f"#layer-{row + 1}")
         left, width = placed.x - placed.width / 2, placed.width
         if len(layers) > 1:  # a second sheet below the first
-            _add(parent, "path", **{"class": "sheet"}, d=_round(left + 3, placed.y + 3, width))
-        shape = _add(parent, "path", **{"class": "face"}, d=_round(left, placed.y, width, is_end))
+            _add(parent, "path", "sheet", d=_round(left + 3, placed.y + 3, width))
+        shape = _add(parent, "path", "face", d=_round(left, placed.y, width, is_end))
         _add(shape, "title").text = drawable(self._title(box))
         self._label(parent, box, left, placed)
 
@@ -580,7 +579,7 @@ class _Painter:
         if share >= _SMALLEST_SHARE and room > 60:
             text = f"{100 * share:.0f} %" if share >= 0.0095 else "< 1 %"
             x = f"{left + placed.width - _PAD:.1f}"
-            _add(parent, "text", **{"class": "share"}, x=x, y=f"{y:.1f}").text = text
+            _add(parent, "text", "share", x=x, y=f"{y:.1f}").text = text
             room -= width_of(text) + 8
         name = first.operator if len(layers) == 1 else f"{len(layers)} layers"
         if first.operator in ENDS:
@@ -589,14 +588,14 @@ class _Painter:
         if not name:
             return
         label = _add(parent, "text", x=f"{left + _PAD:.1f}", y=f"{y:.1f}")
-        _add(label, "tspan", **{"class": "operator"}).text = drawable(name)
+        _add(label, "tspan", "operator").text = drawable(name)
         room -= 1.06 * width_of(name) + 7
         more = sides(first.shape[1:] if first.shape[:1] == (1,) else first.shape)
         if len(layers) > 1:
             more = _counts(box, self._outline)
         more = shortened(more, room)
         if len(more) > 2:
-            _add(label, "tspan", **{"class": "shape"}, dx="6").text = drawable(more)
+            _add(label, "tspan", "shape", dx="6").text = drawable(more)
 
 
 def _counts(box: Box, outline: Outline) -> str:
@@ -619,9 +618,9 @@ def _line(parent: ElementTree.Element, connection: NetworkEdge, boxes: Sequence[
     to_x = end.x + max(-limit, min(limit, 0.18 * (x - end.x)))
     parts.append(_turn(x, y, to_x, end.y - 3))
     kind = "skip" if connection.lanes else "next"
-    _add(parent, "path", **{"class": kind}, d="".join(parts))
+    _add(parent, "path", kind, d="".join(parts))
     tip = f"M{to_x - 3:.1f} {end.y - 5:.1f}L{to_x:.1f} {end.y:.1f}L{to_x + 3:.1f} {end.y - 5:.1f}Z"
-    _add(parent, "path", **{"class": f"tip-of {kind}"}, d=tip)
+    _add(parent, "path", f"tip-of {kind}", d=tip)
 
 
 def _turn(x: float, y: float, to_x: float, to_y: float) -> str:
@@ -662,8 +661,14 @@ def shortened(text: str, room: float) -> str:
     return f"{text}…" if len(text) > 2 else ""
 
 
-def _add(parent: ElementTree.Element, tag: str, **attributes: str) -> ElementTree.Element:
-    return ElementTree.SubElement(parent, f"{{{_SVG}}}{tag}", attributes)
+def _add(
+    parent: ElementTree.Element, tag: str, kind: str = "", **attributes: str
+) -> ElementTree.Element:
+    """`kind` is its class in the style sheet."""
+    element = ElementTree.SubElement(parent, f"{{{_SVG}}}{tag}", attributes)
+    if kind:
+        element.set("class", kind)
+    return element
 
 
 _MOST_EDGES = 1_000

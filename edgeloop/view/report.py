@@ -110,31 +110,25 @@ class _Model:
     recovery: RecoverySummary | None
 
 
-def gather(
+def read_evidence(
     workspace: Workspace,
     rows: Sequence[Row],
-    objectives: Sequence[ColumnObjective],
-    when: datetime,
-    uses: Iterable[Mapping[str, object]] = (),
+    front: Sequence[Row],
     details: int = MOST_DETAILS,
-    search: SeenSearch | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
-    device: str = "",
-) -> ReportData:
-    """Read from the store what a report needs. `details` models are shown with layers, classes and
-    PR curves, or the agreement of each output; those of the front first. Each costs a few reads and
-    up to half a megabyte of the page."""
+) -> dict[str, Evidence]:
+    """Read from the store what a report shows of single models. `details` of them are shown with
+    layers, classes and PR curves, or the agreement of each output; those of the front first. Each
+    costs a few reads and up to half a megabyte of the page."""
     compared = [row for row in rows if not math.isnan(number(row.get("sqnr_db")))]
-    shown = [*one_device(pareto_of(rows, objectives), device)[0].front, *compared]
+    shown = [*front, *compared]
     names = list(dict.fromkeys(str(row.get("name", "")) for row in shown))[:details]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         found = []
         for evidence_read in pool.map(lambda name: evidence_of(workspace, name), names):
             found.append(evidence_read)
             progress(len(found), len(names))
-    source = Source(workspace.store.description, workspace.experiment, when)
-    evidence = dict(zip(names, found, strict=True))
-    return ReportData(rows, objectives, source, uses, evidence, search, device)
+    return dict(zip(names, found, strict=True))
 
 
 def render(
@@ -229,7 +223,9 @@ def _search(seen: SeenSearch) -> _SearchPart:
         (
             item.is_front,
             [
-                *(str(item.number), item.arch_id, item.state),
+                str(item.number),
+                item.arch_id,
+                item.state,
                 *(_short_number(item.values.get(name)) for name in objectives),
                 *([" ".join(item.fronts)] if several else []),
                 *(str(item.parameters.get(name, "")) for name in names),
@@ -303,23 +299,23 @@ def _model(
     cells = [_cell(column, row) for column in columns]
     shown = visible_columns([row])  # type: ignore[list-item]
     return _Model(
-        name,
-        anchor,
-        is_front,
-        row,
-        cells,
-        " · ".join(
+        name=name,
+        anchor=anchor,
+        is_front=is_front,
+        row=row,
+        cells=cells,
+        short=" · ".join(
             f"{measure_of(c).heading} {text}"
             for c, text in zip(columns, cells, strict=True)
             if text
         ),
-        [(column, column_of(column).meaning, str(row[column])) for column in shown],
-        sorted({file for record in records_of(row).values() for file in record.files}),  # type: ignore[arg-type]
-        [_parts(chart, f"{anchor}-{place}-") for place, chart in enumerate(charts)],
-        png_address(evidence.pr_image),
-        note if evidence.pr_image else "",
-        _outputs(evidence),
-        recovery_of(row),
+        values=[(column, column_of(column).meaning, str(row[column])) for column in shown],
+        files=sorted({file for record in records_of(row).values() for file in record.files}),  # type: ignore[arg-type]
+        charts=[_parts(chart, f"{anchor}-{place}-") for place, chart in enumerate(charts)],
+        image=png_address(evidence.pr_image),
+        note=note if evidence.pr_image else "",
+        outputs=_outputs(evidence),
+        recovery=recovery_of(row),
     )
 
 

@@ -29,9 +29,18 @@ UP_S = 120.0
 _POLL_S = 0.2
 # What a runner of another machine is told of the project's settings; the rest is for this machine.
 _CARRIED = (
-    *("lease_seconds", "clock_margin_seconds", "max_attempts", "benchmark_runs", "task"),
-    *("calibration_images", "quick_images", "thorough_images", "curve_images", "toolchain"),
-    *("board_patience_seconds", "stuck_seconds"),
+    "lease_seconds",
+    "clock_margin_seconds",
+    "max_attempts",
+    "benchmark_runs",
+    "task",
+    "calibration_images",
+    "quick_images",
+    "thorough_images",
+    "curve_images",
+    "toolchain",
+    "board_patience_seconds",
+    "stuck_seconds",
 )
 
 

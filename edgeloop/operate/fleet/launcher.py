@@ -41,7 +41,8 @@ class RunnerOrder:
     @classmethod
     def from_json(cls, text: str) -> RunnerOrder:
         fields = json.loads(text)
-        return cls(**{**fields, "words": tuple(fields.get("words", ()))})
+        fields["words"] = tuple(fields.get("words", ()))
+        return cls(**fields)
 
 
 @dataclass(frozen=True)

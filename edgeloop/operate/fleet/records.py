@@ -300,9 +300,16 @@ _NAME = matching(r"[a-z0-9]([a-z0-9-]{0,28}[a-z0-9])?", "small letters, digits a
 # Options of `edgeloop runner` that the fleet gives itself, or that would end a runner.
 _OWN_OPTIONS = {
     **dict.fromkeys(("--experiment", "-e"), "experiments"),
-    **{"--device": "devices", "--dataset": "dataset", "--task": "task", "--cpus": "cpus"},
-    **{"--grace": "grace", "--store": "store", "--json": "", "--drain": "", "--once": ""},
-    **{"--idle": "idle_seconds"},
+    "--device": "devices",
+    "--dataset": "dataset",
+    "--task": "task",
+    "--cpus": "cpus",
+    "--grace": "grace",
+    "--store": "store",
+    "--json": "",
+    "--drain": "",
+    "--once": "",
+    "--idle": "idle_seconds",
 }
 
 
@@ -407,11 +414,13 @@ _SHARES_SCHEMA: dict[str, object] = {
                 "type": "object",
                 "properties": {
                     "weight": {
-                        **{"type": "number", "exclusiveMinimum": 0},
+                        "type": "number",
+                        "exclusiveMinimum": 0,
                         "description": "Its share of the runners, relative to the others.",
                     },
                     "quota": {
-                        **{"type": "integer", "minimum": 1},
+                        "type": "integer",
+                        "minimum": 1,
                         "description": "Runners that it may have at the most.",
                     },
                 },

@@ -54,8 +54,6 @@ RESTORE_S = 10.0
 LONGEST_PAUSE_S = 15.0
 PATIENCE_S = 10.0  # for which an experiment waits for its share before others finish early
 
-DemandOf = Callable[[Workspace, int], Mapping[str, Demand]]
-
 
 def supervise(
     settings: Settings,
@@ -87,7 +85,7 @@ def supervise(
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         launcher = make_launcher(record)
         try:
-            FleetSupervisor(settings, store, record, launcher, stop=stop, tell=tell).run()
+            FleetSupervisor(settings, store, record, launcher, wait=stop.wait, tell=tell).run()
             if record.kind != "local":  # whose keepers end by themselves
                 drain_orphans(fleets, fleet, launcher, stop.wait)
         finally:
@@ -163,18 +161,17 @@ class FleetSupervisor:
         record: FleetRecord,
         launcher: Launcher,
         *,
-        stop: threading.Event | None = None,
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], bool] | None = None,
         tell: Callable[[str], None] = lambda _: None,
-        demand_of: DemandOf | None = None,
     ) -> None:
+        """`wait` waits for so many seconds, or until the supervisor is to stop (True)."""
         self._settings, self._store, self._launcher = settings, store, launcher
         self._fleets, self._activity = Fleets(store), RunnerActivity(store, clock)
         self._name, self._token = record.name, record.supervisor
         self._clock, self._tell = clock, tell
-        self._demand_of = demand_of or DemandReader(clock)
-        self._wait = wait or (stop or threading.Event()).wait
+        self._demand_of = DemandReader(clock)
+        self._wait = wait or threading.Event().wait
         self._workspaces: dict[str, Workspace] = {}
         self._restored_at: dict[str, float] = {}
         self._starved_since: dict[str, float] = {}
@@ -189,7 +186,7 @@ class FleetSupervisor:
 
     def run(self) -> None:
         """Until the fleet is down (its record is gone then), or another supervisor has taken over,
-        or `stop` is set, which leaves the runners to a successor."""
+        or `wait` says stop, which leaves the runners to a successor."""
         pause_s = TICK_S
         while True:
             try:

@@ -404,7 +404,16 @@ def _add_models(routes: APIRouter, portal: Portal) -> None:
         size: Annotated[Whole, Query(ge=1, le=PAGE_SIZES[-1])] = PAGE_SIZES[0],
     ) -> ModelPage:
         """The table, filtered and sorted; rows without the column sorted by come last."""
-        query = TableQuery(text, status, tag, stage, device, node, sort, descending)
+        query = TableQuery(
+            text=text,
+            status=status,
+            tag=tag,
+            stage=stage,
+            device=device,
+            node=node,
+            sort=sort,
+            descending=descending,
+        )
         snapshot = portal.rows(experiment)
         frame = frame_of(portal, experiment)
         found = matching(portal, snapshot, frame.experiment, query)
@@ -436,7 +445,16 @@ def _add_models(routes: APIRouter, portal: Portal) -> None:
     ) -> Response:
         """All models of a filter as CSV, as `edgeloop status --csv` writes it: with these columns,
         separated by commas, or with all but long ones."""
-        query = TableQuery(text, status, tag, stage, device, node, sort, descending)
+        query = TableQuery(
+            text=text,
+            status=status,
+            tag=tag,
+            stage=stage,
+            device=device,
+            node=node,
+            sort=sort,
+            descending=descending,
+        )
         snapshot = portal.rows(experiment)
         name = experiment or portal.workspace.experiment
         rows = [row.values for row in matching(portal, snapshot, name, query)]
@@ -477,7 +495,7 @@ def _add_overviews(routes: APIRouter, portal: Portal) -> None:
         `y`, `f1_1k` or, where no model has it, `sqnr_db`. Without `device`, the one with most
         models, if the columns depend on it; `*` for one front across all. `range=all` draws axes
         that show outliers, too."""
-        query = ParetoQuery(x, y, text, status, tag, device, range)
+        query = ParetoQuery(x=x, y=y, text=text, status=status, tag=tag, device=device, range=range)
         return pareto_view(portal, experiment, query)
 
     @routes.get("/devices")

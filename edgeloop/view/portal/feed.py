@@ -30,8 +30,18 @@ LAST_MOMENT = 253_402_300_799.0  # of the year 9999
 LEFT_OUT = frozenset({"stages", "results", "arch"})  # the page of a model reads them from the store
 _REPEATED = frozenset(
     {
-        *("status", "node", "experiment", "device", "shape", "output_shape", "precision"),
-        *("latency_kind", "latency_profile", "latency_basis", "runs", "tags"),
+        "status",
+        "node",
+        "experiment",
+        "device",
+        "shape",
+        "output_shape",
+        "precision",
+        "latency_kind",
+        "latency_profile",
+        "latency_basis",
+        "runs",
+        "tags",
     }
 )
 

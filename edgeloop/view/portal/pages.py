@@ -124,7 +124,9 @@ LONGEST_NAME = 100  # that others are compared with
 MOST_POINTS = 300  # in the table below the chart
 MOST_COLUMNS = 100
 _TYPES = {
-    **{".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"},
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
     ".woff2": "font/woff2",
 }
 _PAGES = re.compile("/$|/(compare|devices|jobs|models|pareto|searches)(/|$)")
@@ -269,7 +271,7 @@ def _add_pareto(routes: APIRouter, portal: Portal, templates: Templates) -> None
     def pareto(request: Request) -> HTMLResponse:
         asked = request.query_params
         names = ("x", "y", "text", "status", "tag", "device", "range")
-        query = ParetoQuery(**_texts(asked, *names))
+        query = ParetoQuery(**_texts(asked, names))
         view = pareto_view(portal, _experiment(request), query)
         box = box_of(asked)
         is_boxed = any(limit is not None for limit in box.values())
@@ -357,13 +359,13 @@ def _add_searches(routes: APIRouter, portal: Portal, templates: Templates) -> No
 
 
 def search_query(asked: Mapping[str, str]) -> SearchQuery:
-    texts = _texts(asked, "chip", "colour", "sort")
+    texts = _texts(asked, ("chip", "colour", "sort"))
     return SearchQuery(**texts, descending=asked.get("descending", "") in ("1", "true"))
 
 
 def table_query(asked: Mapping[str, str]) -> TableQuery:
     """Invalid values in the address of a page are ignored."""
-    texts = _texts(asked, "text", "status", "tag", "stage", "device", "node", "sort")
+    texts = _texts(asked, ("text", "status", "tag", "stage", "device", "node", "sort"))
     page, size = number(asked.get("page", "")), number(asked.get("size", ""))
     columns = tuple(name for name in asked.get("columns", "").split(",")[:MOST_COLUMNS] if name)
     return TableQuery(
@@ -379,7 +381,7 @@ def _experiment(request: Request) -> str | None:
     return request.query_params.get("experiment") or None
 
 
-def _texts(asked: Mapping[str, str], *names: str) -> dict[str, Any]:
+def _texts(asked: Mapping[str, str], names: Sequence[str]) -> dict[str, Any]:
     return {name: asked[name] for name in names if asked.get(name)}
 
 
@@ -392,15 +394,38 @@ _THINNEST = 4.0
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 # Many states, a few signs: colour and shape follow from the class.
 _CLASSES = {
-    **{"new": "new", "ready": "new", "none": "new", "skipped": "canceled"},
-    **{"waiting": "waiting", "queued": "waiting", "preparing": "waiting", "blocked": "waiting"},
-    **{"retry": "waiting", "uploading": "running", "running": "running", "done": "complete"},
-    **{"deleting": "canceled", "canceled": "canceled", "complete": "complete"},
-    **{"completed": "complete", "error": "error", "failed": "error", "stalled": "error"},
-    **{"busy": "running", "idle": "complete", "hot": "waiting", "plugged": "new"},
-    **{"unplugged": "error", "unauthorized": "error", "offline": "error", "dead": "error"},
-    **{"candidate": "candidate", "pruned": "canceled", "screened": "canceled", "fail": "error"},
-    **{"stopped": "canceled"},
+    "new": "new",
+    "ready": "new",
+    "none": "new",
+    "skipped": "canceled",
+    "waiting": "waiting",
+    "queued": "waiting",
+    "preparing": "waiting",
+    "blocked": "waiting",
+    "retry": "waiting",
+    "uploading": "running",
+    "running": "running",
+    "done": "complete",
+    "deleting": "canceled",
+    "canceled": "canceled",
+    "complete": "complete",
+    "completed": "complete",
+    "error": "error",
+    "failed": "error",
+    "stalled": "error",
+    "busy": "running",
+    "idle": "complete",
+    "hot": "waiting",
+    "plugged": "new",
+    "unplugged": "error",
+    "unauthorized": "error",
+    "offline": "error",
+    "dead": "error",
+    "candidate": "candidate",
+    "pruned": "canceled",
+    "screened": "canceled",
+    "fail": "error",
+    "stopped": "canceled",
 }
 _STAGE_WORDS = {
     "done": "done",

@@ -127,13 +127,12 @@ def own_certificate(names: Sequence[str], folder: Path | None = None) -> tuple[P
     _private_folder(folder)
     with contextlib.suppress(FileNotFoundError):
         key.unlink()
-    made = _ran(
-        *(program, "req", "-x509", "-newkey", "ec", "-nodes", "-days", "397"),
-        *("-pkeyopt", "ec_paramgen_curve:prime256v1", "-subj", "/CN=Edgeloop portal"),
-        *("-addext", f"subjectAltName={','.join(map(_alternative, names))}"),
-        *("-addext", "basicConstraints=critical,CA:FALSE"),
-        *("-keyout", str(key), "-out", str(certificate)),
-    )
+    request = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
+    request += ["-nodes", "-days", "397", "-subj", "/CN=Edgeloop portal"]
+    request += ["-addext", f"subjectAltName={','.join(map(_alternative, names))}"]
+    request += ["-addext", "basicConstraints=critical,CA:FALSE"]
+    request += ["-keyout", str(key), "-out", str(certificate)]
+    made = _ran(program, *request)
     if not made:
         raise BadInput(reason="openssl made no certificate: give one with --tls-cert and --tls-key")
     key.chmod(0o600)

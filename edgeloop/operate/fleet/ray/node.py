@@ -235,8 +235,8 @@ class Shipment:
         fields = json.loads(text)
         if environ is not None:
             fields["variables"] = {name: environ[name] for name in fields["variables"]}
-        lists = {name: tuple(fields[name]) for name in ("requirements", "words")}
-        return cls(**{**fields, **lists})
+        fields |= {name: tuple(fields[name]) for name in ("requirements", "words")}
+        return cls(**fields)
 
 
 # The actor that keeps one process alive on the node where Ray has put it.

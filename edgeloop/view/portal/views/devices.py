@@ -100,13 +100,13 @@ def busy_of(snapshot: TableSnapshot) -> tuple[Busy, ...]:
     now = time.time()
     found = [
         Busy(
-            held.node,
-            row.text("device"),
-            row.name,
-            held.stage,
-            held.since,
-            held.expires,
-            held.expires < now,
+            node=held.node,
+            device=row.text("device"),
+            model=row.name,
+            stage=held.stage,
+            since=held.since,
+            expires=held.expires,
+            is_stalled=held.expires < now,
         )
         for row in snapshot.rows.values()
         for held in row.held

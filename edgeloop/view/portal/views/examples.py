@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
 FLOAT, QUANTIZED = ("f1_onnx", "f1_1k_f"), ("f1_1k", "f1_10k")  # the first ones that fit are shown
 TITLES = {
-    **{"input": "Input", "label": "Label", "float": "Float", "quantized": "Quantized"},
+    "input": "Input",
+    "label": "Label",
+    "float": "Float",
+    "quantized": "Quantized",
     "difference": "Difference",
 }
 _NAMED = 6  # classes in a description
@@ -114,11 +117,21 @@ def examples_view(portal: Portal, experiment: str | None, name: str) -> Examples
     try:
         found = _example_set(portal, experiment, name)
     except EdgeloopError as error:
-        return ExamplesView((), (), 0, 0, (), (), (redact(str(error)),))
+        return ExamplesView(
+            columns=(),
+            rows=(),
+            width=0,
+            height=0,
+            classes=(),
+            marks=(),
+            notes=(redact(str(error)),),
+        )
     if found is None:
         return None
     if isinstance(found, tuple):
-        return ExamplesView((), (), 0, 0, (), (), found)
+        return ExamplesView(
+            columns=(), rows=(), width=0, height=0, classes=(), marks=(), notes=found
+        )
     query = {"experiment": experiment} if experiment else {}
     place = f"/api/v1/models/{quote(name, safe='')}/examples"
     ending = urlencode({**query, "version": found.version})
@@ -373,8 +386,11 @@ def _difference(found: ExampleSet, number: int, _: str) -> Maps:
 
 
 _DRAWN: dict[str, Callable[[ExampleSet, int, str], Maps]] = {
-    **{"input": _input, "difference": _difference},
-    **{"label": _coloured, "float": _coloured, "quantized": _coloured},
+    "input": _input,
+    "difference": _difference,
+    "label": _coloured,
+    "float": _coloured,
+    "quantized": _coloured,
 }
 
 

@@ -129,13 +129,13 @@ def jobs_view(portal: Portal, experiment: str | None = None) -> JobsView:
     params = dict.fromkeys(name for line in lines for name in line.params)
     metrics = Counter(name for line in lines for name in line.metrics)
     return JobsView(
-        frame_of(portal, experiment),
-        tuple(lines),
-        dict(Counter(str(run.status.state) for run in runs)),
-        tuple(n for n in params if len({line.params.get(n) for line in lines}) > 1),
-        tuple(name for name, _ in metrics.most_common(METRICS_SHOWN)),
-        tuple(redact(sentence) for sentence in (*damaged, *unread)),
-        max(0, len(runs) - MOST_JOBS),
+        frame=frame_of(portal, experiment),
+        jobs=tuple(lines),
+        counts=dict(Counter(str(run.status.state) for run in runs)),
+        params=tuple(n for n in params if len({line.params.get(n) for line in lines}) > 1),
+        metrics=tuple(name for name, _ in metrics.most_common(METRICS_SHOWN)),
+        damaged=tuple(redact(sentence) for sentence in (*damaged, *unread)),
+        hidden=max(0, len(runs) - MOST_JOBS),
     )
 
 
@@ -153,15 +153,15 @@ def job_view(portal: Portal, experiment: str | None, name: str) -> JobView:
     except EdgeloopError as error:
         trouble = redact(str(error))
     return JobView(
-        frame_of(portal, experiment),
-        job_line(portal.jobs, run),
-        tuple(redact(str(word)) for word in run.record.command),
-        _inputs(run),
-        log,
-        trouble,
-        curves,
-        files[:MOST_FILES],
-        max(0, len(files) - MOST_FILES),
+        frame=frame_of(portal, experiment),
+        job=job_line(portal.jobs, run),
+        command=tuple(redact(str(word)) for word in run.record.command),
+        inputs=_inputs(run),
+        log=log,
+        trouble=trouble,
+        curves=curves,
+        files=files[:MOST_FILES],
+        hidden_files=max(0, len(files) - MOST_FILES),
     )
 
 
@@ -321,7 +321,17 @@ def _curve(name: str, across: str, points: Sequence[tuple[float, float]]) -> Met
     path = " ".join(
         f"{(x - first) * across_by:.2f},{HEIGHT - (y - low) * up_by - middle:.2f}" for x, y in kept
     )
-    return MetricCurve(name, across, first, last, low, high, latest, len(points), path)
+    return MetricCurve(
+        name=name,
+        across=across,
+        first=first,
+        last=last,
+        low=low,
+        high=high,
+        latest=latest,
+        count=len(points),
+        path=path,
+    )
 
 
 def _thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

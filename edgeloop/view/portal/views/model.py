@@ -48,25 +48,25 @@ def timeline(
     now: float,
 ) -> tuple[StageView, ...]:
     taken = {stage.name for stage in plan.for_model(row)}
-    return tuple(
-        _stage(row, plan, stage, records.get(stage.name, StageRecord()), uses, now, taken)
-        for stage in plan.stages
-    )
+    steps = []
+    for stage in plan.stages:
+        record = records.get(stage.name, StageRecord())
+        state = _state(row, plan, stage, record, now) if stage.name in taken else "skipped"
+        of_stage = tuple(use for use in uses if use.stage == stage.name)
+        steps.append(_stage(row, stage, record, state, of_stage, now))
+    return tuple(steps)
 
 
 def _stage(
     row: Values,
-    plan: Plan,
     stage: Stage,
     record: StageRecord,
-    uses: Sequence[UsePeriod],
+    state: str,
+    uses: tuple[UsePeriod, ...],
     now: float,
-    taken: set[str],
 ) -> StageView:
-    own = tuple(use for use in uses if use.stage == stage.name)
     failed, colon, reason = str(row.get("error") or "").partition(": ")  # the last error
     error = reason if colon and failed == stage.name else ""
-    state = _state(row, plan, stage, record, now) if stage.name in taken else "skipped"
     if state == "ready" and error and row.get("status") == "error":
         state = "failed"
     is_held = record.is_held
@@ -84,8 +84,8 @@ def _stage(
         is_deterministic=stage.enough is not None and stage.enough(row),
         error=error,
         files=tuple(sorted(record.files)),
-        uses=own,
-        seconds=sum(use.seconds for use in own) if own else None,
+        uses=uses,
+        seconds=sum(use.seconds for use in uses) if uses else None,
     )
 
 

@@ -81,28 +81,41 @@ def pareto_view(
         svg = portal.draw(str(error), lambda: empty_chart("Choose other columns."), "front-")
         x, y = (Axis(name, measure_of(name).title, "") for name in (query.x, query.y))
         return ParetoView(
-            frame, query, x, y, (), 0, 0, 0, 0.0, "", columns, choices, svg, f"{error}."
+            frame=frame,
+            query=query,
+            x=x,
+            y=y,
+            points=(),
+            front=0,
+            hidden=0,
+            missing=0,
+            hypervolume=0.0,
+            reference="",
+            columns=columns,
+            choices=choices,
+            svg=svg,
+            trouble=f"{error}.",
         )
     x, y = (_axis(found, place) for place in (0, 1))
     return ParetoView(
-        frame,
-        query,
-        x,
-        y,
-        found.points,
-        len(found.pareto.front),
-        len(found.pareto.rows) - len(found.shown),
-        found.pareto.missing,
-        found.pareto.share,
-        found.pareto.reference,
-        columns,
-        choices,
-        _drawing(portal, found, query),
-        "",
-        found.device,
-        found.whole.devices,
-        device_note(found.whole, found.device),
-        found.axes.outside if found.axes else 0,
+        frame=frame,
+        query=query,
+        x=x,
+        y=y,
+        points=found.points,
+        front=len(found.pareto.front),
+        hidden=len(found.pareto.rows) - len(found.shown),
+        missing=found.pareto.missing,
+        hypervolume=found.pareto.share,
+        reference=found.pareto.reference,
+        columns=columns,
+        choices=choices,
+        svg=_drawing(portal, found, query),
+        trouble="",
+        device=found.device,
+        devices=found.whole.devices,
+        device_note=device_note(found.whole, found.device),
+        outside=found.axes.outside if found.axes else 0,
     )
 
 
@@ -172,19 +185,19 @@ def _point(pareto: Pareto, axes: ChartAxes, index: int) -> Point:
     up = pareto.objectives[1].column
     sigma, iteration = sigma_ms(row), measure_of("iteration").of(row)
     return Point(
-        str(row["name"]),
-        values[0],
-        values[1],
-        texts[0],
-        texts[1],
-        None if math.isnan(sigma) else sigma,
-        pareto.is_front[index],
-        is_estimate(row),
-        latency_interval(row),
-        None if math.isnan(iteration) else int(iteration),
-        str(row.get("device") or ""),
-        str(row.get("status") or ""),
-        score_interval(row, up) if up in SCORE_COLUMNS else None,
+        name=str(row["name"]),
+        x=values[0],
+        y=values[1],
+        x_text=texts[0],
+        y_text=texts[1],
+        sigma_ms=None if math.isnan(sigma) else sigma,
+        is_front=pareto.is_front[index],
+        is_estimate=is_estimate(row),
+        interval=latency_interval(row),
+        iteration=None if math.isnan(iteration) else int(iteration),
+        device=str(row.get("device") or ""),
+        status=str(row.get("status") or ""),
+        score_interval=score_interval(row, up) if up in SCORE_COLUMNS else None,
     )
 
 

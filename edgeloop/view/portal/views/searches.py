@@ -86,15 +86,15 @@ def search_view(
     columns = ("number", "iteration", "arch_id", "state", *values, *several, "is_pareto", "reason")
     newest = list(reversed(rows[-MOST_CANDIDATES:]))
     return SearchView(
-        frame_of(portal, experiment),
-        _line(seen),
-        columns,
-        tuple(by_identity[id(item)] for item in seen.front),
-        tuple(_sorted(newest, query)),
-        _iterations(seen),
-        tuple((count, volume) for count, volume, _ in seen.curve),
-        _parameters(seen),
-        {item.parameter: dict(item.shares) for item in seen.importances},
+        frame=frame_of(portal, experiment),
+        search=_line(seen),
+        columns=columns,
+        front=tuple(by_identity[id(item)] for item in seen.front),
+        candidates=tuple(_sorted(newest, query)),
+        iterations=_iterations(seen),
+        curve=tuple((count, volume) for count, volume, _ in seen.curve),
+        parameters=_parameters(seen),
+        importance={item.parameter: dict(item.shares) for item in seen.importances},
     )
 
 
@@ -124,7 +124,8 @@ def search_drawings(portal: Portal, name: str, query: SearchQuery = _NO_QUERY) -
             "scatter",
             lambda: candidates_chart(seen, front, colour, links),
             None,
-            *(front.name, colour),
+            front.name,
+            colour,
         ),
         volume=drawn("volume", lambda: volume_chart(seen)),
         importance=drawn("importance", lambda: importance_chart(seen)) if has_parameters else "",
@@ -236,11 +237,11 @@ def _iterations(seen: SeenSearch) -> tuple[Iteration, ...]:
 def _iteration(number: int, items: Sequence[SeenCandidate], volume: float | None) -> Iteration:
     states: Mapping[str, int] = Counter(item.state for item in items)
     return Iteration(
-        number,
-        len(items),
-        states.get("complete", 0),
-        states.get("failed", 0),
-        states.get("screened", 0),
-        volume,
-        states.get("stopped", 0),
+        number=number,
+        candidates=len(items),
+        complete=states.get("complete", 0),
+        failed=states.get("failed", 0),
+        screened=states.get("screened", 0),
+        hypervolume=volume,
+        stopped=states.get("stopped", 0),
     )
