@@ -232,13 +232,16 @@ class MeasuredLeases(Leases):
         return self._timed(lambda: ahead(capabilities, node, only=only, after=after))
 
     def _timed(self, claim: Callable[[], Lease | None]) -> Lease | None:
-        began, lost = self._kernel.now, self._races_lost
+        began = self._kernel.now
         lease = claim()
         self._seen.looks += 1
-        self._seen.races_lost += self._races_lost - lost
         if lease is not None:
             self._seen.claims.append(self._kernel.now - began)
         return lease
+
+    def _lost_race(self) -> None:
+        super()._lost_race()
+        self._seen.races_lost += 1
 
 
 class Statistics(SimpleNamespace):

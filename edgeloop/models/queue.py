@@ -92,7 +92,7 @@ class Queue:
         ]
         return heapq.merge(*streams, key=lambda h: h.order if crowd == 1 else rank_of(h.record.key))
 
-    def mend(self, name: str, row: Values | None, hint: Hint | None = None) -> None:
+    def repair(self, name: str, row: Values | None, hint: Hint | None = None) -> None:
         """Make the hints of one model what its row says, beginning with one found stale."""
         wanted = {} if row is None else dict(self._wanted(name, row))
         if hint is not None and hint.record.key not in wanted:
