@@ -131,7 +131,9 @@ class _Sections(click.Group):
         for title, names in SECTIONS.items():
             commands = {name: self.get_command(ctx, name) for name in names}
             lines = [
-                (name, found.get_short_help_str(60)) for name, found in commands.items() if found
+                (name, command.get_short_help_str(60))
+                for name, command in commands.items()
+                if command
             ]
             with formatter.section(title):
                 formatter.write_dl(lines)
@@ -156,7 +158,7 @@ def app(debug: bool) -> None:
 
 @app.result_callback()
 def _end(result: object, **options: object) -> None:
-    """What was asked for is done, but the answer lacks rows, as was said on stderr."""
+    """The command succeeded, but its answer lacks rows, which stderr has named: exit code 1."""
     context = click.get_current_context()
     if not has_all_rows(context):
         context.exit(1)
@@ -305,7 +307,7 @@ DEMO_PREFIX = "demo:"
 
 
 def model_file(text: str) -> Path:
-    """The file that somebody means: a path, or `demo:NAME` for a model of the package."""
+    """The path that was typed, or `demo:NAME` for a model of the package."""
     if not text.startswith(DEMO_PREFIX) or Path(text).exists():
         return Path(text)
     from edgeloop.view.demo import demo_model
@@ -405,15 +407,15 @@ def say_project(project: Path) -> None:
     click.echo(f"Project: {printable(str(project))} (it has {project_mark(project)})", err=True)
 
 
-def dataset_folder(given: Path | None, settings: Settings) -> Path | None:
+def dataset_folder(chosen: Path | None, settings: Settings) -> Path | None:
     """The folder that --dataset or the settings name: a path from here (in `edgeloop.yaml`: from
     the project), or the name of a dataset of the project, such as `working/faces128`. Whole, so
     that messages say where something was looked for."""
-    text = str(given or settings.dataset)
-    if given is None and not settings.dataset:
+    text = str(chosen or settings.dataset)
+    if chosen is None and not settings.dataset:
         return None
     bases = (Path.cwd(), settings.project)
-    bases = bases if given is not None else bases[::-1]
+    bases = bases if chosen is not None else bases[::-1]
     path = Path(text).expanduser()
     for base in bases:
         if (base / path).exists():
@@ -425,11 +427,11 @@ def dataset_folder(given: Path | None, settings: Settings) -> Path | None:
     return bases[0] / path
 
 
-def given_dataset(given: Path | None, settings: Settings) -> Path | None:
-    """For commands that take no dataset from the settings; raises NotFound if it is not there."""
+def given_dataset(chosen: Path | None, settings: Settings) -> Path | None:
+    """For commands that take no dataset from the settings. Raises NotFound if it does not exist."""
     from edgeloop.errors import NotFound
 
-    folder = dataset_folder(given, settings) if given is not None else None
+    folder = dataset_folder(chosen, settings) if chosen is not None else None
     if folder is not None and not folder.exists():
         raise NotFound(reason=f"the dataset {folder} is not there: name another folder")
     return folder
@@ -439,8 +441,8 @@ def given_dataset(given: Path | None, settings: Settings) -> Path | None:
 def opened(
     store: str | None, experiment: str | None, demo: bool = False, makes: bool = False
 ) -> Iterator[Workspace]:
-    """`makes`: a store that was named and is not there is begun, and that is said. Other commands
-    refuse it: the disk that it is on may not be mounted."""
+    """`makes`: a named store that does not exist is created, with a message. Other commands refuse
+    it: the disk that it is on may not be mounted."""
     from edgeloop.workspace import Workspace
 
     if demo:
@@ -494,7 +496,7 @@ def check_folder(workspace: Workspace) -> None:
 
 
 def say_if_new(settings: Settings) -> None:
-    """For commands that go on for long, or may well come before the first upload."""
+    """For commands that run for long, or often come before the first upload."""
     folder = missing_store(settings, makes=True)
     if folder is not None:
         place = shown(str(folder))
@@ -533,9 +535,10 @@ def _demo(store: str | None, experiment: str | None) -> Workspace:
 
     if store is not None:
         raise click.UsageError("--demo brings its own store: leave out --store or --demo.")
-    known = (CHIP_EXPERIMENT, HOST_EXPERIMENT)
-    if experiment is not None and experiment not in known:
-        raise click.UsageError(f"the demo store has the experiments {' and '.join(known)}.")
+    experiments = (CHIP_EXPERIMENT, HOST_EXPERIMENT)
+    if experiment is not None and experiment not in experiments:
+        names = " and ".join(experiments)
+        raise click.UsageError(f"the demo store has the experiments {names}.")
     return open_demo(experiment or CHIP_EXPERIMENT)
 
 
@@ -546,6 +549,6 @@ def confirm(verb: str, rows: list[Record], yes: bool) -> None:
     click.echo(f"This will {verb} {len(rows)} models:", err=True)
     for row in rows:
         click.echo(f"  {row.key}", err=True)
-    if sys.stdin is None:  # a job with its input closed: nobody can answer
+    if sys.stdin is None:  # a job with its input closed cannot answer
         raise click.Abort
     click.confirm("Continue?", abort=True, err=True)

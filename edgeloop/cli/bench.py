@@ -49,13 +49,13 @@ def inspect(model: Path, devices: tuple[str, ...], shapes: tuple[str, ...], as_j
     from edgeloop.runner.inspection import inspect_model
 
     with waiting("reading and compiling"):
-        found = inspect_model(model, devices, parse_shapes(shapes))
+        inspection = inspect_model(model, devices, parse_shapes(shapes))
     if as_json:
-        print_json([found.to_fields()])
+        print_json([inspection.to_fields()])
     else:
-        for line in _inspection_lines(found):
+        for line in _inspection_lines(inspection):
             click.echo(line)
-    if found.problem:
+    if inspection.problem:
         raise SystemExit(1)
 
 
@@ -114,15 +114,15 @@ def bench(
 COMMANDS = (inspect, bench)
 
 
-def _inspection_lines(found: Inspection) -> Iterator[str]:
+def _inspection_lines(inspection: Inspection) -> Iterator[str]:
     from edgeloop._util.values import size_text
 
-    summary = found.summary
+    summary = inspection.summary
     about = f"{size_text(summary.size)}, opset {summary.opset}"
     exporter = f", {printable(summary.exporter)}" if summary.exporter else ""
     yield f"{printable(summary.file)}: {about}{exporter}"
-    yield from _labelled("inputs", _tensor_lines(found, "inputs"))
-    yield from _labelled("outputs", _tensor_lines(found, "outputs"))
+    yield from _labelled("inputs", _tensor_lines(inspection, "inputs"))
+    yield from _labelled("outputs", _tensor_lines(inspection, "outputs"))
     if summary.info and summary.memory:
         memory = summary.memory
         counts = f"{short_count(summary.info.macs)} MACs, {short_count(summary.info.params)}"
@@ -130,22 +130,22 @@ def _inspection_lines(found: Inspection) -> Iterator[str]:
         weights = f"weights {size_text(memory.weights)}, {size_text(memory.weights_8bit)} in 8 bit"
         peak = f"{size_text(memory.activations)}, {size_text(memory.activations_8bit)} in 8 bit"
         yield from _labelled("memory", [weights, f"activations at most {peak}"])
-    if found.fit:
-        yield from _labelled("task", [f"{found.fit.task}: {found.fit.why}"])
-    if found.chips:
-        yield from _labelled("chips", _chip_lines(found))
+    if inspection.fit:
+        yield from _labelled("task", [f"{inspection.fit.task}: {inspection.fit.why}"])
+    if inspection.chips:
+        yield from _labelled("chips", _chip_lines(inspection))
     if summary.rewrites:
         yield from _labelled("rewritten", summary.rewrites)
     yield from _labelled("notes", summary.caveats)
-    if found.problem:
-        yield from _labelled("in the way", [printable(found.problem)])
+    if inspection.problem:
+        yield from _labelled("in the way", [printable(inspection.problem)])
     else:
-        yield from _labelled("evaluated", found.evaluated)
+        yield from _labelled("evaluated", inspection.evaluated)
 
 
-def _tensor_lines(found: Inspection, side: str) -> list[str]:
-    info = found.summary.info
-    tensors = getattr(info or found.summary, side)
+def _tensor_lines(inspection: Inspection, side: str) -> list[str]:
+    info = inspection.summary.info
+    tensors = getattr(info or inspection.summary, side)
     cells = [
         (t.name, "x".join(map(str, t.shape)) or "scalar", t.dtype, getattr(t, "layout", ""))
         for t in tensors
@@ -154,10 +154,10 @@ def _tensor_lines(found: Inspection, side: str) -> list[str]:
     return lines
 
 
-def _chip_lines(found: Inspection) -> list[str]:
-    lines = [f"{chip.device}: {_answer(chip)}" for chip in found.chips]
-    others = len(found.not_asked)
-    if others and not found.problem:
+def _chip_lines(inspection: Inspection) -> list[str]:
+    lines = [f"{chip.device}: {_answer(chip)}" for chip in inspection.chips]
+    others = len(inspection.not_asked)
+    if others and not inspection.problem:
         lines.append(f"{others} other chips: not asked; no operator is known to be in the way")
     return lines
 

@@ -63,8 +63,8 @@ def install(shell: str | None, as_json: bool) -> None:
     is_added = files.start is not None and _added(files.start, files.script)
     if as_json:
         start = str(files.start) if files.start else ""
-        found = {"shell": chosen, "script": str(files.script), "start": start}
-        print_json([{**found, "is_written": is_new, "is_added": is_added}])
+        about = {"shell": chosen, "script": str(files.script), "start": start}
+        print_json([{**about, "is_written": is_new, "is_added": is_added}])
         return
     click.echo(f"{files.script} {'written' if is_new else 'is up to date'}")
     if files.start is not None:
@@ -116,14 +116,14 @@ def _files_of(shell: str) -> _ShellFiles:
 def _script(shell: str) -> str:
     from click.shell_completion import get_completion_class
 
-    found = get_completion_class(shell)
-    assert found is not None
-    source = found(app, {}, PROGRAM, _VARIABLE).source().strip() + "\n"
+    completion = get_completion_class(shell)
+    assert completion is not None
+    source = completion(app, {}, PROGRAM, _VARIABLE).source().strip() + "\n"
     return _ZSH_FIRST + source if shell == "zsh" else source
 
 
 def _added(start: Path, script: Path) -> bool:
-    """Appends, so that a start file that is a link into somebody's dotfiles stays one."""
+    """Appends, so that a start file that is a link into a folder of dotfiles stays one."""
     import shlex
 
     name = shlex.quote(str(script))

@@ -58,7 +58,7 @@ def devices(
     from fnmatch import fnmatchcase
 
     if states and not watch:
-        raise click.UsageError("--state is for --watch: without it, nobody has been asked.")
+        raise click.UsageError("--state needs --watch, which asks the runners.")
     if watch:
         with opened(store, experiment) as workspace:
 
@@ -78,9 +78,9 @@ def devices(
     from edgeloop.platforms import list_devices
 
     keys = ("device", "estimate", "profile", "state")
-    found = list_devices(load_settings())
-    wanted = [d for d in found if device is None or fnmatchcase(d.device, device)]
-    cells = [tuple(getattr(d, key) for key in keys) for d in wanted]
+    listed = list_devices(load_settings())
+    matching = [d for d in listed if device is None or fnmatchcase(d.device, device)]
+    cells = [tuple(getattr(d, key) for key in keys) for d in matching]
     if as_json:
         print_json(dict(zip(keys, row, strict=True)) for row in cells)
     else:
@@ -90,7 +90,7 @@ def devices(
             TableColumn("profile", 80, 12),
             TableColumn("state", 90, 24, wraps=True),
         )
-        words = [found_device.state.partition(":")[0] for found_device in wanted]
+        words = [each.state.partition(":")[0] for each in matching]
         total = totals("device", words, ("ready", "simulated"))
         click.echo(listing(columns, cells, states=words, total=total))
 
@@ -215,7 +215,7 @@ def service_install(
 
     command = {"runner": runner, "portal": portal}[kind]
     root = click.get_current_context().find_root()
-    command.make_context(kind, list(arguments), parent=root)  # a wrong option is said now
+    command.make_context(kind, list(arguments), parent=root)  # reports a wrong option now
     services.check_unused(arguments)
     place = services.service_place(_is_system(is_system), into)
     unit = services.ServiceUnit(name or kind, kind, arguments, Path.cwd(), account)
@@ -301,14 +301,14 @@ def service_status(is_system: bool | None, into: Path | None, as_json: bool) -> 
 @click.option("--ready", is_flag=True, help="Whether it takes work now, not only whether it lives.")
 @json_option
 def health(file: Path | None, ready: bool, as_json: bool) -> None:
-    """Tell whether a runner here is well.
+    """Check whether a local runner is healthy.
 
-    For the probes of containers: exits with 0 or 1 and asks neither a port nor the store. FILE is
-    what the runner was given with --health  [default: $EDGELOOP_HEALTH].
+    For the probes of containers: exits with 0 or 1, and uses neither a port nor the store. FILE is
+    the runner's --health file  [default: $EDGELOOP_HEALTH].
 
-    A runner is well while its threads make progress, also while the store is away or a stage takes
-    hours: only then would a restart not help. It is ready when its devices are open, the store has
-    answered lately, and it is not told to stop.
+    A runner is healthy while its threads make progress, also while the store is unreachable or a
+    stage takes hours, since a restart would not help. It is ready when its devices are open, the
+    store has answered recently, and it has not been told to stop.
 
     Example: edgeloop health /tmp/runner-health --ready
     """
@@ -346,9 +346,9 @@ def _lines(workspace: Workspace) -> list[MachineLine]:
     now_s = workspace.store.now()
     lines = machine_lines(entries, workspace.plan, now_s, held_stages(workspace.status()))
     node = workspace.settings.node
-    known = {line.device for line in lines if line.machine == node}
+    served = {line.device for line in lines if line.machine == node}
     for listed in list_devices(workspace.settings):
-        if listed.is_attached and listed.device not in known:
+        if listed.is_attached and listed.device not in served:
             state, detail = listed.condition.state, listed.condition.detail
             state_word = "plugged" if state in ("ready", "hot") else state
             lines.append(MachineLine(node, listed.device, state_word, detail=detail))
@@ -366,7 +366,8 @@ def _as_rows(workspace: Workspace, lines: Sequence[MachineLine]) -> list[dict[st
     return [
         {
             **{name: value for name, value in vars(line).items() if name != "work"},
-            **{"doing": list(line.doing), "stages": list(line.stages)},
+            "doing": list(line.doing),
+            "stages": list(line.stages),
             "seconds": round(line.seconds, 1),
             "today_percent": round(100 * usage.share(line.machine, line.device), 1),
         }
@@ -399,15 +400,15 @@ def machine_table(lines: Sequence[MachineLine], screen: Screen) -> str:
     ]
     states = [line.state for line in lines]
     aligned = fit(columns, cells, screen, states, "state")
-    found = [aligned.heading]
+    shown = [aligned.heading]
     for machine, numbered in groupby(enumerate(lines), lambda pair: pair[1].machine):
         group = list(numbered)
         versions = dict.fromkeys(line.version for _, line in group if line.version)
         serving = dict.fromkeys(line.experiment for _, line in group if line.experiment)
         about = [*(f"edgeloop {v}" for v in versions), *(f"experiment {name}" for name in serving)]
-        found.append(screen.clipped(printable(" · ".join([machine, *about]))))
-        found += [aligned.lines[number] for number, _ in group]
+        shown.append(screen.clipped(printable(" · ".join([machine, *about]))))
+        shown += [aligned.lines[number] for number, _ in group]
     if screen.width is not None:
         counted = [line.state for line in lines if line.device]
-        found.append(screen.clipped(totals("device", counted, ("busy", "idle", "hot", "dead"))))
-    return "\n".join(found)
+        shown.append(screen.clipped(totals("device", counted, ("busy", "idle", "hot", "dead"))))
+    return "\n".join(shown)

@@ -22,10 +22,10 @@ from edgeloop.cli.app import (
 from edgeloop.cli.terminal import (
     Screen,
     TableColumn,
-    kept,
     listing,
     print_json,
     printable,
+    say_on_interrupt,
     totals,
     waiting,
 )
@@ -391,7 +391,7 @@ def _wait_for_end(
                 raise ComputeUnavailable(compute=current.spec.compute, reason=reason)
             time.sleep(_POLL_S)
     except KeyboardInterrupt:
-        kept("The fleet ends in the background: see 'edgeloop fleet status'.")
+        say_on_interrupt("The fleet ends in the background: see 'edgeloop fleet status'.")
         raise
 
 

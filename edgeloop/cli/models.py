@@ -83,8 +83,9 @@ def upload(
     files = [file for path in paths for file in _models_in(path)]
     if name is not None and len(files) != 1:
         raise click.UsageError(f"--name takes one file, not {len(files)}.")
-    given = parse_shapes(shapes)
-    options = UploadOptions(priority, benchmark_only, tag, shapes=given, check=not no_check)
+    options = UploadOptions(
+        priority, benchmark_only, tag, shapes=parse_shapes(shapes), check=not no_check
+    )
     with opened(store, experiment, makes=True) as workspace:
         uploaded, failed = _upload_all(workspace, files, name, options)
         if as_json:
@@ -154,31 +155,31 @@ def list_files(
     from edgeloop._util.values import size_text
 
     with opened(store, experiment) as workspace:
-        found = [
+        files = [
             (row.key, file)
             for row in workspace.catalog.rows(names)
             for file in workspace.catalog.files(row.key)
         ]
-        hint = "" if found else no_models(workspace)
+        hint = "" if files else no_models(workspace)
     if hint:
         say_empty(hint, as_json)
     if as_json:
         print_json(
             {"name": n, "file": f.name, "size": f.size, "modified": f.modified.isoformat()}
-            for n, f in found
+            for n, f in files
         )
         return
-    if not found:
+    if not files:
         return
-    cells = [(n, f.name, size_text(f.size), f"{f.modified:%Y-%m-%d %H:%M}") for n, f in found]
+    cells = [(n, f.name, size_text(f.size), f"{f.modified:%Y-%m-%d %H:%M}") for n, f in files]
     columns = (
         TableColumn("model", 100, 16),
         TableColumn("file", 95, 24),
         TableColumn("size", 90, right=True),
         TableColumn("modified", 80),
     )
-    models, size = len({name for name, _ in found}), sum(file.size for _, file in found)
-    total = f"{plural(len(found), 'file')} of {plural(models, 'model')}, {size_text(size)}"
+    models, size = len({name for name, _ in files}), sum(file.size for _, file in files)
+    total = f"{plural(len(files), 'file')} of {plural(models, 'model')}, {size_text(size)}"
     click.echo(listing(columns, cells, total=total))
 
 
@@ -188,10 +189,10 @@ def _models_in(path: Path) -> list[Path]:
 
     if not path.is_dir():
         return [path]
-    found = sorted(path.glob("*.onnx"))
-    if not found:
+    models = sorted(path.glob("*.onnx"))
+    if not models:
         raise BadInput(reason=f"there is no .onnx file in {path}: name a model or another folder")
-    return found
+    return models
 
 
 def _upload_all(
@@ -206,15 +207,18 @@ def _upload_all(
         try:
             return [workspace.catalog.upload(files[0], name, options)], 0
         except EdgeloopError as error:
-            given = _asked_shapes(files[0], options, error)
-            if given is None:
+            completed = _asked_shapes(files[0], options, error)
+            if completed is None:
                 raise
-            return [workspace.catalog.upload(files[0], name, given)], 0
+            return [workspace.catalog.upload(files[0], name, completed)], 0
     uploaded: list[Uploaded] = []
     for file, item in zip(files, workspace.upload_many(files, options), strict=True):
         result: Uploaded | Exception = item
-        if isinstance(item, EdgeloopError) and (given := _asked_shapes(file, options, item)):
-            (result,) = workspace.upload_many([file], given)
+        completed = None
+        if isinstance(item, EdgeloopError):
+            completed = _asked_shapes(file, options, item)
+        if completed is not None:
+            (result,) = workspace.upload_many([file], completed)
         if isinstance(result, Uploaded):
             uploaded.append(result)
         elif isinstance(result, EdgeloopError):
@@ -225,8 +229,8 @@ def _upload_all(
 
 
 def _asked_shapes(file: Path, options: UploadOptions, error: EdgeloopError) -> UploadOptions | None:
-    """The same options with the sizes that somebody at a terminal typed; None where nobody can be
-    asked, or no size is missing."""
+    """The same options with sizes typed at a prompt; None if no size is missing, or there is no
+    terminal to ask at."""
     import sys
     from dataclasses import replace
 
@@ -237,15 +241,15 @@ def _asked_shapes(file: Path, options: UploadOptions, error: EdgeloopError) -> U
     asked = isinstance(error, UnusableModel) and "--shape" in str(error)
     if not asked or sys.stdin is None or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return None
-    given = dict(options.shapes)
-    for tensor in graph_pool().summarize(file, given).inputs:
-        if tensor.name in given or not tensor.needs_shape:
+    shapes = dict(options.shapes)
+    for tensor in graph_pool().summarize(file, shapes).inputs:
+        if tensor.name in shapes or not tensor.needs_shape:
             continue
         words = "x".join(map(str, tensor.shape))
         text = f"{printable(file.name)}: shape of input {printable(tensor.name)} ({words})"
         typed = click.prompt(text, default=tensor.example, err=True)
-        given |= parse_shapes([f"{tensor.name}={typed.strip()}"])
-    return replace(options, shapes=given)
+        shapes |= parse_shapes([f"{tensor.name}={typed.strip()}"])
+    return replace(options, shapes=shapes)
 
 
 def _outlook(item: Uploaded) -> str:
@@ -335,8 +339,8 @@ def reset(
     if as_json:
         print_json(done)
     elif not rows:
-        nobody = f"No model is in error in experiment '{workspace.experiment}'."
-        click.echo(nobody if failed else hint)
+        no_error = f"No model is in error in experiment '{workspace.experiment}'."
+        click.echo(no_error if failed else hint)
     if len(done) < len(rows):
         raise SystemExit(1)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from edgeloop._util.system import python_module
-from edgeloop.cli.terminal import kept, print_json
+from edgeloop.cli.terminal import print_json, say_on_interrupt
 
 
 @click.command()
@@ -53,8 +53,8 @@ def notebook(context: click.Context, file: Path, force: bool, no_open: bool, as_
 
 def _open(file: Path) -> int:
     """JupyterLab has the terminal: it prints its address, and asks after Ctrl-C whether to end. It
-    needs its token from everyone, also where somebody is root, as in a container."""
-    kept(f"Stopped; {file} is kept.")
+    asks every browser for its token; --allow-root is for containers, where the user is root."""
+    say_on_interrupt(f"Stopped; {file} is kept.")
     command = python_module("jupyterlab", "--ip", "127.0.0.1", "--allow-root", str(file))
     was_interrupted = False
     with subprocess.Popen(command) as process:  # noqa: S603 - words of ours and a file

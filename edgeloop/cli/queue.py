@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from edgeloop.operate.fleet.demand import WaitingWork
     from edgeloop.workspace import Workspace
 
-    Found = dict[str, tuple[WaitingWork, ...]]  # by experiment
+    WorkByExperiment = dict[str, tuple[WaitingWork, ...]]  # by experiment
 
 NAME_WIDTH = 28  # of a capability or a machine in a sentence
 MOST_NAMED = 3
@@ -69,8 +69,8 @@ def queue(
 
         hint = "" if all_of_them or _has_models(workspace) else no_models(workspace)
         if as_json:
-            found, _ = _read(workspace, all_of_them)
-            print_json(_as_row(name, line) for name, lines in found.items() for line in lines)
+            work, _ = _read(workspace, all_of_them)
+            print_json(_as_row(name, line) for name, lines in work.items() for line in lines)
             if hint:
                 say_empty(hint, as_json)
         elif watch:
@@ -87,7 +87,7 @@ def _has_models(workspace: Workspace) -> bool:
     return any(True for _ in workspace.store.models(workspace.experiment).query(limit=1))
 
 
-def _read(workspace: Workspace, all_of_them: bool) -> tuple[Found, list[RunnerEntry]]:
+def _read(workspace: Workspace, all_of_them: bool) -> tuple[WorkByExperiment, list[RunnerEntry]]:
     """The work by experiment, and the runners of these experiments that are dead."""
     from dataclasses import replace
 
@@ -97,29 +97,30 @@ def _read(workspace: Workspace, all_of_them: bool) -> tuple[Found, list[RunnerEn
 
     names = workspace.store.experiments() if all_of_them else [workspace.experiment]
     entries = Registry(workspace.store).entries()
-    found = {}
+    work = {}
     for name in names:
         one = Workspace(replace(workspace.settings, experiment=name), workspace.store)
-        found[name] = read_waiting_work(one, [e for e in entries if e.experiment == name])
-    return found, [entry for entry in entries if entry.is_dead and entry.experiment in found]
+        work[name] = read_waiting_work(one, [e for e in entries if e.experiment == name])
+    return work, [entry for entry in entries if entry.is_dead and entry.experiment in work]
 
 
 def _as_row(experiment: str, line: WaitingWork) -> dict[str, object]:
     return {
         "experiment": experiment,
-        **{**vars(line), "stages": dict(line.stages)},
+        **vars(line),
+        "stages": dict(line.stages),
         "oldest_s": round(line.oldest_s, 1),
     }
 
 
-def _text(found: Found, dead: Sequence[RunnerEntry], screen: Screen, hint: str) -> str:
+def _text(work: WorkByExperiment, dead: Sequence[RunnerEntry], screen: Screen, hint: str) -> str:
     """`hint`: why the experiment has no models, which says more than that no work is left."""
-    if not found:
+    if not work:
         return "No experiment has models yet. Next: edgeloop upload MODEL.onnx"
-    tables = {name: _table(lines, screen) for name, lines in found.items()}
+    tables = {name: _table(lines, screen) for name, lines in work.items()}
     parts = [f"{screen.clipped(name)}\n{text}" for name, text in tables.items()]
     text = "\n\n".join(parts if len(parts) > 1 else tables.values())
-    return "\n".join([text, "", hint or _advice(found), *_dead_runners(dead)])
+    return "\n".join([text, "", hint or _advice(work), *_dead_runners(dead)])
 
 
 def _table(lines: Sequence[WaitingWork], screen: Screen) -> str:
@@ -142,9 +143,9 @@ def _table(lines: Sequence[WaitingWork], screen: Screen) -> str:
     return listing(columns, cells, screen=screen)
 
 
-def _advice(found: Found) -> str:
+def _advice(work: WorkByExperiment) -> str:
     """Whether more runners would make it faster, and which."""
-    lines = [line for lines in found.values() for line in lines]
+    lines = [line for lines in work.values() for line in lines]
     if not any(line.ready or line.running for line in lines):
         blocked = sum(line.blocked for line in lines)
         is_blocked = f"Nothing is ready: {plural(blocked, 'stage')} blocked."

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     "--idle",
     type=click.FloatRange(min=0),
     metavar="SECONDS",
-    help="Exit when no work was found for so long.",
+    help="Exit after this long without work.",
 )
 @click.option(
     "--grace",
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     default=30.0,
     show_default=True,
     metavar="SECONDS",
-    help="What the current stage has to finish when told to stop.",
+    help="Time for the current stage to finish after a stop signal.",
 )
 @click.option(
     "--cpus", type=click.IntRange(min=1), metavar="N", help="Reserve N CPUs of this machine."
@@ -82,8 +82,8 @@ if TYPE_CHECKING:
     is_flag=False,
     flag_value="all",
     metavar="[STEPS]",
-    help="Win lost accuracy back: all, or equalize,ranges,adaround,bias; adaround is rounding by "
-    "least squares and GPTQ's rule.",
+    help="Recover accuracy lost to quantization: all, or equalize,ranges,adaround,bias; adaround "
+    "is rounding by least squares and GPTQ's rule.",
 )
 @fallback_option
 @click.option("--max-benchmark-runs", type=click.IntRange(min=1), help="Number of benchmark runs.")
@@ -156,7 +156,7 @@ def runner(
     them, or what they wait for. With --drain the exit code is 1 if any model is in error. --idle 60
     waits a minute for more work before it ends, with and without --drain.
 
-    With --recover, accuracy that a model lost by quantization is won back where possible, step by
+    With --recover, accuracy that a model lost to quantization is recovered where possible, step by
     step. A step is kept only if the score on the device rises beyond its paired interval.
 
     With --cpus, runners on one machine quantize at the same time, each on CPUs of its own. If they

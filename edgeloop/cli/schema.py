@@ -71,13 +71,14 @@ def _settings() -> dict[str, Any]:
 
     document = dict(model_schema(settings_model()))
     properties = dict(document["properties"])
-    known = {kind: compute_options(kind) for kind in compute_kinds()}
-    kinds = [_of_kind(kind, model) for kind, model in known.items() if model]
+    options = {kind: compute_options(kind) for kind in compute_kinds()}
+    kinds = [_of_kind(kind, model) for kind, model in options.items() if model]
     sections = {"azure": model_schema(AzureKeys), "fleet": model_schema(FleetSpec)}
     for name, section in sections.items():
         properties[name] = {**section, "description": properties[name]["description"]}
     properties["computes"] = {
-        **{"type": "object", "description": properties["computes"]["description"]},
+        "type": "object",
+        "description": properties["computes"]["description"],
         "additionalProperties": {"anyOf": kinds},
     }
     definitions: dict[str, Any] = {}

@@ -114,12 +114,12 @@ def status(
             workspace.plan[stage]
 
         def read() -> list[Values]:
-            found = workspace.status(*names, tag=tag)
-            found = [row for row in found if device is None or ran_on(row, device)]
-            found = [row for row in found if _is_wanted(row, workspace, states, node, stage)]
+            rows = workspace.status(*names, tag=tag)
+            rows = [row for row in rows if device is None or ran_on(row, device)]
+            rows = [row for row in rows if _is_selected(row, workspace, states, node, stage)]
             if sort is None and (as_json or csv is not None):
-                return found
-            return in_order(found, _checked_sort(sort or "state", found))
+                return rows
+            return in_order(rows, _checked_sort(sort or "state", rows))
 
         def text(screen: Screen, live: bool = False) -> str:
             rows = read()
@@ -194,15 +194,15 @@ def _write_csv(rows: list[Values], target: Path, columns: Sequence[str]) -> None
     click.echo(f"{len(rows)} rows written to {target}", err=True)
 
 
-def _is_wanted(
+def _is_selected(
     row: Values, workspace: Workspace, states: tuple[str, ...], node: str | None, stage: str | None
 ) -> bool:
     from edgeloop.models.plan import holders_of, is_on, records_of
     from edgeloop.models.queue import ready_at
 
     text = str(row.get("status", ""))
-    wanted = {"error" if state == "failed" else state for state in states}
-    if wanted and not wanted.intersection((text, text.partition(" ")[0])):
+    stored_states = {"error" if state == "failed" else state for state in states}
+    if stored_states and not stored_states.intersection((text, text.partition(" ")[0])):
         return False
     if node is not None and not any(is_on(owner, node) for owner in holders_of(row)):
         return False
@@ -219,24 +219,24 @@ def _chosen(columns: str | None, rows: Sequence[Values], for_people: bool = True
     from edgeloop.models.columns import column_named
 
     names = [name.strip() for name in (columns or "").split(",") if name.strip()]
-    known = [*known_columns(rows), *([INTERVAL] if for_people else [])]
-    return [column_named(_known(name, known)) for name in names]
+    columns_here = [*known_columns(rows), *([INTERVAL] if for_people else [])]
+    return [column_named(_checked_column(name, columns_here)) for name in names]
 
 
 def _checked_sort(sort: str, rows: Sequence[Values]) -> str:
     name, _, way = sort.partition(":")
     if way not in ("", "asc", "desc"):
         raise click.UsageError(f"--sort is COLUMN, COLUMN:asc or COLUMN:desc, not {sort!r}.")
-    _known(name, ["state", *known_columns(rows)])
+    _checked_column(name, ["state", *known_columns(rows)])
     return sort
 
 
-def _known(name: str, known: Sequence[str]) -> str:
+def _checked_column(name: str, columns: Sequence[str]) -> str:
     from edgeloop._util.values import did_you_mean
     from edgeloop.errors import BadInput
 
-    if name not in known:
-        hint = did_you_mean(name, known, "'edgeloop status --json' shows all.")
+    if name not in columns:
+        hint = did_you_mean(name, columns, "'edgeloop status --json' shows all.")
         raise BadInput(reason=f"there is no column {name!r}; {hint}")
     return name
 

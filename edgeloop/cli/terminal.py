@@ -1,7 +1,7 @@
 """What people see in a terminal: lines, JSON, tables that fit, progress, live views, Ctrl-C.
 
-Output that goes elsewhere (a file, a pipe) has every column in full and no colour: it does not
-depend on the window that a command was typed in.
+Output to a file or a pipe has every column in full and no colour: it does not depend on the window
+that a command was typed in.
 """
 
 from __future__ import annotations
@@ -166,16 +166,16 @@ def fit(
         max([_width(column.heading), *(_width(row[place]) for row in cells)])
         for place, column in enumerate(columns)
     ]
-    kept, widths = _room(columns, natural, screen.width)
-
-    last = kept[-1]
-    indent = " " * sum(widths[place] + GAP for place in kept[:-1])
+    places, widths = _room(columns, natural, screen.width)
+    last = places[-1]
+    indent = " " * sum(widths[place] + GAP for place in places[:-1])
 
     def line(texts: Sequence[str], state: str = "") -> str:
         parts = []
-        own, *more = _wrapped(texts[last], widths[last]) if columns[last].wraps else [texts[last]]
-        for place in kept:
-            text = own if place == last else texts[place]
+        ending = texts[last]
+        start, *more = _wrapped(ending, widths[last]) if columns[last].wraps else [ending]
+        for place in places:
+            text = start if place == last else texts[place]
             text = _padded(text, widths[place], columns[place].right)
             is_coloured = screen.has_colour and columns[place].heading == coloured
             parts.append(painted(text, state) if is_coloured else text)
@@ -230,13 +230,13 @@ def shortened(text: str, width: int) -> str:
     """To that many columns of a terminal, with … where something is missing."""
     if _width(text) <= width:
         return text
-    room, kept = width - 1, ""
+    room, start = width - 1, ""
     for char in text:
         room -= _width(char)
         if room < 0:
             break
-        kept += char
-    return f"{kept.rstrip()}…" if width > 0 else ""
+        start += char
+    return f"{start.rstrip()}…" if width > 0 else ""
 
 
 def _usual_column(heading: str, place: int, is_right: bool) -> TableColumn:
@@ -266,20 +266,20 @@ def _room(
     if width is None:
         return list(range(len(columns))), dict(enumerate(natural))
     least = [
-        own if column.least is None else min(own, max(column.least, _width(column.heading)))
-        for own, column in zip(natural, columns, strict=True)
+        full if column.least is None else min(full, max(column.least, _width(column.heading)))
+        for full, column in zip(natural, columns, strict=True)
     ]
     by_weight = sorted(range(len(columns)), key=lambda place: -columns[place].weight)
-    kept = list(by_weight)
-    while len(kept) > 1 and sum(least[place] + GAP for place in kept) - GAP > width:
-        kept.pop()
-    spare = width - sum(least[place] + GAP for place in kept) + GAP
+    places = list(by_weight)
+    while len(places) > 1 and sum(least[place] + GAP for place in places) - GAP > width:
+        places.pop()
+    spare = width - sum(least[place] + GAP for place in places) + GAP
     widths = {}
-    for place in kept:
+    for place in places:
         added = max(0, min(spare, natural[place] - least[place]))
         widths[place] = min(least[place] + added, width)
         spare -= added
-    return sorted(kept), widths
+    return sorted(places), widths
 
 
 def _padded(text: str, width: int, right: bool) -> str:
@@ -433,11 +433,11 @@ STOPPED_WATCHING = "Stopped watching; nothing was changed and runners continue."
 
 def watch(look: Callable[[Screen], str], interval_s: float, at_end: str = STOPPED_WATCHING) -> None:
     """Redraws a text until Ctrl-C, for the terminal as it then is. An unreachable store is reported
-    and tried again. Output that goes elsewhere gets the text whenever it has changed."""
+    and tried again. A file or a pipe gets the text whenever it has changed."""
     from edgeloop._util.redact import redact
     from edgeloop.errors import EdgeloopError
 
-    kept(at_end)
+    say_on_interrupt(at_end)
 
     def text() -> str:
         try:
@@ -475,8 +475,8 @@ def _print_changes(text: Callable[[], str], interval_s: float) -> None:
         time.sleep(interval_s)
 
 
-# What to say where nothing was found: an empty listing is no error, and most often the models are
-# in another experiment, or a tag or a name is misspelt.
+# Hints for empty listings, which are no error: most often the models are in another experiment,
+# or a tag or a name is misspelt.
 
 
 _MOST_NAMES = 5
@@ -581,86 +581,105 @@ def _is_begun(workspace: Workspace) -> bool:
     return any((location.folder / name).exists() for name in ("store.db", "blobs"))
 
 
-# Ctrl-C: every command ends with exit code 130 and says what it leaves behind.
+# Ctrl-C: every command ends with exit code 130 and a sentence about what it leaves behind.
 #
-# What that is depends on the command only, for most of them: `KEPT`. One that knows better while it
-# runs says so with `kept`.
+# For most commands the sentence depends on the command alone: `INTERRUPT_SENTENCES`. One that knows
+# better while it runs calls `say_on_interrupt`.
 
 
-INTERRUPTED = 130  # what shells say of Ctrl-C
+INTERRUPTED = 130  # the exit code by which shells report Ctrl-C
 NOTHING = "Stopped; nothing was changed."
-_SENTENCE = "edgeloop.kept"
-_GOES_ON = "Stopped; jobs that were submitted continue. See: edgeloop job status"
+_SENTENCE = "edgeloop.interrupt_sentence"
+_JOBS_CONTINUE = "Stopped; jobs that were submitted continue. See: edgeloop job status"
+_JOBS_UNTOUCHED = "Stopped; the jobs continue. See: edgeloop job status"
 _SO_FAR = "Stopped; what was changed so far stays. Run it again for the rest."
 
-KEPT: Mapping[str, str] = {
+INTERRUPT_SENTENCES: Mapping[str, str] = {
     "upload": "Stopped; models uploaded so far are kept. Run it again for the others.",
+    "status": NOTHING,
+    "list": NOTHING,
     "download": "Stopped; files downloaded so far are kept. Run it again for the others.",
-    **dict.fromkeys(("reset", "priority", "unlock", "delete", "steady"), _SO_FAR),
+    "reset": _SO_FAR,
+    "priority": _SO_FAR,
+    "unlock": _SO_FAR,
+    "delete": _SO_FAR,
+    "experiments": NOTHING,
+    "inspect": NOTHING,
     "bench": "Stopped; no result was written.",
     "runner": "Stopped; finished stages are kept, unfinished ones were given back.",
     "compare": "Stopped; no comparison was written, and the models are as they were.",
+    "devices": NOTHING,
+    "devices calibrate": NOTHING,
+    "steady": _SO_FAR,
+    "usage": NOTHING,
+    "queue": NOTHING,
     "layers": "Stopped; no result was written, and the model is as it was.",
     "advise": "Stopped; no file was written, and the model is as it was.",
     "precision": "Stopped; no plan was written, and the model is as it was.",
     "gate": "Stopped; no verdict and no file was written.",
-    "run": _GOES_ON,
-    **dict.fromkeys(
-        (f"job {verb}" for verb in ("submit", "resubmit", "abort", "remove")), _GOES_ON
-    ),
-    **dict.fromkeys(
-        (f"job {verb}" for verb in ("logs", "wait", "status")),
-        "Stopped; the jobs continue. See: edgeloop job status",
-    ),
+    "run": _JOBS_CONTINUE,
+    "job submit": _JOBS_CONTINUE,
+    "job resubmit": _JOBS_CONTINUE,
+    "job abort": _JOBS_CONTINUE,
+    "job remove": _JOBS_CONTINUE,
+    "job list": NOTHING,
+    "job logs": _JOBS_UNTOUCHED,
+    "job wait": _JOBS_UNTOUCHED,
+    "job status": _JOBS_UNTOUCHED,
     "job results": "Stopped; files fetched so far are kept. Run it again for the others.",
+    "data list": NOTHING,
+    "data verify": NOTHING,
     "data push": "Stopped; files sent so far are kept. Push again to continue.",
     "data pull": "Stopped; files fetched so far are kept. Pull again to continue.",
+    "data remove": _SO_FAR,
     "data faces": "Stopped; images drawn so far are kept. Run it again to continue.",
     "search": "Stopped; results so far are kept. Continue with: --resume",
+    "searches": NOTHING,
     "train-pareto": "Stopped; models that were trained are kept. Run it again for the others.",
     "train": "Stopped; no checkpoint was written yet.",
     "export": "Stopped; no file was written.",
     "pareto": "Stopped; a file is written whole or not at all.",
     "report": "Stopped; no report was written.",
     "portal": "Stopped; the portal is closed.",
-    "completion install": "Stopped; run it again: nothing is added twice.",
     "notebook": "Stopped; a file is written whole or not at all.",
-    **dict.fromkeys((f"fleet {verb}" for verb in ("up", "down", "scale")), _SO_FAR),
-    **dict.fromkeys(("gc", "azure setup", "azure create"), _SO_FAR),
-    **dict.fromkeys((f"service {verb}" for verb in ("install", "uninstall")), _SO_FAR),
-    **dict.fromkeys(("store repair", "data remove"), _SO_FAR),
-    **dict.fromkeys(
-        (
-            *("status", "list", "experiments", "inspect", "devices", "devices calibrate", "usage"),
-            *("queue", "job list", "data list", "data verify", "searches", "doctor", "health"),
-            *("service status", "fleet manifest", "fleet status", "azure connection-string"),
-            *(
-                "completion show",
-                "azure doctor",
-                "azure list",
-                "secrets scan",
-                "store check",
-                "schema",
-            ),
-        ),
-        NOTHING,
-    ),
+    "doctor": NOTHING,
+    "health": NOTHING,
+    "service install": _SO_FAR,
+    "service uninstall": _SO_FAR,
+    "service status": NOTHING,
+    "fleet up": _SO_FAR,
+    "fleet down": _SO_FAR,
+    "fleet scale": _SO_FAR,
+    "fleet manifest": NOTHING,
+    "fleet status": NOTHING,
+    "azure setup": _SO_FAR,
+    "azure create": _SO_FAR,
+    "azure connection-string": NOTHING,
+    "azure doctor": NOTHING,
+    "azure list": NOTHING,
+    "gc": _SO_FAR,
+    "secrets scan": NOTHING,
+    "store check": NOTHING,
+    "store repair": _SO_FAR,
+    "schema": NOTHING,
+    "completion install": "Stopped; run it again: nothing is added twice.",
+    "completion show": NOTHING,
 }
 """By the words of the command."""
 
 
-def kept(sentence: str | Callable[[], str]) -> None:
-    """What is said if Ctrl-C ends the command from now on."""
+def say_on_interrupt(sentence: str | Callable[[], str]) -> None:
+    """Print this instead if Ctrl-C ends the command from now on."""
     context = click.get_current_context(silent=True)
     if context is not None:
         context.meta[_SENTENCE] = sentence
 
 
 def sentence_of(context: click.Context, arguments: Sequence[str]) -> str:
-    """What the command line that the program was given leaves behind."""
+    """What the interrupted command line leaves behind."""
     said = context.meta.get(_SENTENCE)
     if said is None:
-        return KEPT.get(" ".join(_words(context, arguments)), "Stopped.")
+        return INTERRUPT_SENTENCES.get(" ".join(_words(context, arguments)), "Stopped.")
     return str(said() if callable(said) else said)
 
 

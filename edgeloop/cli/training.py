@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 import click
 
 from edgeloop.cli.app import dataset_folder, json_option, load_settings
-from edgeloop.cli.terminal import KEPT, StepBar, kept, print_json, shown, step_bar
+from edgeloop.cli.terminal import (
+    INTERRUPT_SENTENCES,
+    StepBar,
+    print_json,
+    say_on_interrupt,
+    shown,
+    step_bar,
+)
 
 if TYPE_CHECKING:
     from edgeloop.search.nets.architecture import Architecture
@@ -245,7 +252,7 @@ def _train(
 
     checkpoint = paths.out / "checkpoint.pt"
     again = f"Stopped; {shown(str(checkpoint))} is kept. Run it again to continue from there."
-    kept(lambda: again if checkpoint.exists() else KEPT["train"])
+    say_on_interrupt(lambda: again if checkpoint.exists() else INTERRUPT_SENTENCES["train"])
     with step_bar(f"training {arch.id}, steps") as bar:
         return train_net(arch, plan, paths, resume=resume, progress=_shown_on(bar))
 

@@ -1,4 +1,4 @@
-"""layers, advise, precision and gate: where the time goes, what would help, and what may ship."""
+"""compare, layers, advise, precision and gate: tune a model for a chip, and guard the result."""
 
 from __future__ import annotations
 
@@ -494,7 +494,7 @@ def layers(
 
     NET is an ONNX file, or a model of the store: its quantized file then, if it was converted. No
     board is needed: parts of the model are compiled, and differences of the compiler's estimate are
-    the cost of its layers. Layers that cannot be told apart are one line. What was found is cached.
+    the cost of its layers. Layers that cannot be told apart are one line. Results are cached.
 
     Example: edgeloop layers net.onnx --device htp:qcs8550 --top 10
     """

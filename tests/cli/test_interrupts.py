@@ -15,7 +15,7 @@ import pytest
 
 from edgeloop import Workspace
 from edgeloop.cli.app import app
-from edgeloop.cli.terminal import KEPT
+from edgeloop.cli.terminal import INTERRUPT_SENTENCES
 from tests.cli.conftest import Edgeloop
 from tests.cli.running import finished, run_command, start_command
 from tests.nets import save_tiny
@@ -81,7 +81,7 @@ def test_a_process_ends_with_130_and_says_what_was_kept(folder: Path, target: st
     words = [target, *line.split()]
     ended = finished(start_command(words, folder, {}, INTERRUPTED, has_session=True))
     verbs = [word for word in line.split() if word.isalpha()][:2]
-    sentence = KEPT.get(" ".join(verbs)) or KEPT[verbs[0]]
+    sentence = INTERRUPT_SENTENCES.get(" ".join(verbs)) or INTERRUPT_SENTENCES[verbs[0]]
     assert (ended.code, ended.err.splitlines()) == (130, [sentence])
 
 
@@ -155,4 +155,4 @@ def test_no_answer_to_a_question_is_no_failure_of_the_program(
 
 
 def test_every_command_is_in_the_table():
-    assert set(KEPT) == {*commands_of(app), "devices"}
+    assert set(INTERRUPT_SENTENCES) == {*commands_of(app), "devices"}
