@@ -331,15 +331,31 @@ class Blobs(ABC):
         return True
 
     def put_hashed(self, key: str, source: Path) -> str:
-        """Store a file; the SHA-256 of the bytes stored, whoever writes to it meanwhile."""
+        """Store a file and return the SHA-256 of the bytes stored, even if the file changes
+        meanwhile. A store whose `put` streams files never has a large one in memory."""
         import hashlib
 
         try:
+            if source.stat().st_size > IN_MEMORY_BYTES:
+                return self._put_copy(key, source)
             content = source.read_bytes()
         except OSError as error:
             raise LocalFileError(path=source, reason=error.strerror or str(error)) from None
         self.put(key, content)
         return hashlib.sha256(content).hexdigest()
+
+    def _put_copy(self, key: str, source: Path) -> str:
+        """From a copy that no other process can change between `put` and the hash."""
+        import shutil
+        import tempfile
+
+        from edgeloop._util.files import sha256_of
+
+        with tempfile.TemporaryDirectory(prefix="edgeloop-") as folder:
+            copy = Path(folder) / "copy"
+            shutil.copyfile(source, copy)
+            self.put(key, copy)
+            return sha256_of(copy)
 
     def delete_unchanged(self, files: Iterable[BlobInfo]) -> int:
         """Remove those files that are still the ones that were listed, and not newer; how many."""
@@ -349,9 +365,11 @@ class Blobs(ABC):
             return sum(pool.map(self._delete_unchanged, files))
 
     def _delete_unchanged(self, file: BlobInfo) -> bool:
-        if is_same := (now := self.info(file.key)) is not None and now.is_same(file):
-            self.delete([file.key])
-        return is_same
+        now = self.info(file.key)
+        if now is None or not now.is_same(file):
+            return False
+        self.delete([file.key])
+        return True
 
     def put_many(self, files: Mapping[str, Path]) -> None:
         self._each(self.put, files.items())

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from edgeloop._util.files import sha256_of
 from edgeloop.errors import BadSetting, StoreError, StoreRefused
 from edgeloop.node.files import FolderBlobs
 from edgeloop.store import Blobs, open_store, parse_location
+from edgeloop.store.base import IN_MEMORY_BYTES
 from edgeloop.store.files import url_blobs
 from edgeloop.testing import memory_blobs
 from edgeloop.testing.contracts.blobs import BlobsContract, listed
@@ -125,3 +128,46 @@ def test_a_lack_of_descriptors_ends_no_process_and_passes(when: str, said: list[
         check=False,
     )
     assert done.stdout.splitlines() == said, done.stderr
+
+
+class StreamingPlugin(FolderBlobs):
+    """As a plug-in's: with the seam's own `put_hashed`. Notes the largest piece it was handed."""
+
+    put_hashed = Blobs.put_hashed
+    largest_bytes = 0
+
+    def put(self, key: str, source: Path | bytes) -> None:
+        if isinstance(source, bytes):
+            self.largest_bytes = max(self.largest_bytes, len(source))
+        super().put(key, source)
+
+
+def test_a_plugin_that_streams_never_has_a_large_file_in_memory(tmp_path: Path) -> None:
+    blobs, source = StreamingPlugin(tmp_path / "store"), tmp_path / "net.onnx"
+    source.write_bytes(b"weights" * 10)
+    with source.open("r+b") as file:
+        file.truncate(2 * IN_MEMORY_BYTES)
+    tracemalloc.start()
+    try:
+        digest = blobs.put_hashed("model/net.onnx", source)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert digest == sha256_of(source)
+    assert blobs.size("model/net.onnx") == 2 * IN_MEMORY_BYTES
+    assert blobs.largest_bytes == 0
+    assert peak_bytes < IN_MEMORY_BYTES / 4
+
+
+def test_a_large_file_that_changes_meanwhile_is_hashed_as_it_was_stored(tmp_path: Path) -> None:
+    source = tmp_path / "net.onnx"
+    with source.open("wb") as file:
+        file.truncate(IN_MEMORY_BYTES + 1)
+
+    class Overtaken(StreamingPlugin):
+        def put(self, key: str, source_or_copy: Path | bytes) -> None:
+            super().put(key, source_or_copy)
+            source.write_bytes(b"another")
+
+    blobs = Overtaken(tmp_path / "store")
+    assert blobs.put_hashed("net.onnx", source) == sha256_of(tmp_path / "store/net.onnx")
