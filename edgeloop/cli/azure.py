@@ -82,7 +82,7 @@ def setup(
     if work and not yes and not as_json:
         _print_plan(required, plan)
     if work and not yes:
-        if sys.stdin is None:  # a job with its input closed: nobody can answer
+        if sys.stdin is None:  # a job with its input closed: no answer can come
             raise click.Abort
         click.confirm(f"Make {len(work)} of these?", abort=True, err=True)
     done: list[StepResult] = []

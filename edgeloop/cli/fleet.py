@@ -287,7 +287,7 @@ def down(
                 reason = f"the fleet {record.name!r} has a supervisor: leave out --forget"
                 raise Conflict(reason=reason)
             if not fleets.remove(record):
-                reason = f"somebody has changed the fleet {record.name!r} just now: look at it with"
+                reason = f"the fleet {record.name!r} was changed just now: look at it with"
                 raise Conflict(reason=f"{reason} 'edgeloop fleet status'")
         else:
             record = fleets.end(_name(name, settings), now)
@@ -379,7 +379,7 @@ def _wait_for_end(
                 return
             if current.state == "up" and current.generation > record.generation:
                 raise ComputeUnavailable(
-                    compute=current.spec.compute, reason="somebody has brought the fleet up again"
+                    compute=current.spec.compute, reason="the fleet was brought up again"
                 )
             seen = current.observed
             if current.seen >= record.generation:

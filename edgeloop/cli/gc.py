@@ -1,4 +1,4 @@
-"""gc: what nobody needs any more, in the store, on this machine and on its boards."""
+"""gc: orphaned files in the store, on this machine and on its boards."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def gc(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Remove what nobody needs any more.
+    """Remove orphaned files and entries.
 
     In the store: files of attempts that never counted, uploads and deletes that broke off, files
     and hints of models that are gone, files of jobs without a record, code that no job uses,
@@ -61,8 +61,8 @@ def gc(
     --boards: SDKs and inputs on boards. Work under way is never touched.
 
     Younger than --older-than may be: entries of runners that died a day ago, hints of models that
-    are gone, stages' folders of processes that died, and what --keep-cache removes, which nobody
-    has used for half an hour at least.
+    are gone, stages' folders of processes that died, and what --keep-cache removes, unused for
+    half an hour at least.
 
     Of every experiment, unless --experiment names one. Without a terminal it needs --yes.
 
@@ -73,7 +73,9 @@ def gc(
     from edgeloop.operate.gc import find_leftovers, remove_leftovers
 
     if not dry_run and not yes and not _is_terminal():
-        raise click.UsageError("without a terminal nobody can be asked: add --yes or --dry-run.")
+        raise click.UsageError(
+            "without a terminal nothing can be confirmed: add --yes or --dry-run."
+        )
     options = _options(older_than, keep_logs, keep_cache, boards, experiment)
     with opened(store, experiment) as workspace:
         with waiting("Looking for leftovers"):

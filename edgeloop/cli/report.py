@@ -362,7 +362,7 @@ def _cells(found: Pareto, row: object, axes: ChartAxes, has_interval: bool) -> l
     "your own, which the printed link has]",
 )
 @click.option("--new-token", is_flag=True, help="Replace your own token, which ends all sessions.")
-@click.option("--no-token", is_flag=True, help="Ask nobody for a token; only on loopback.")
+@click.option("--no-token", is_flag=True, help="Serve without a token; only on loopback.")
 @click.option("--token", hidden=True, help="Not accepted any more: see --token-file.")
 @click.option(
     "--tls", "is_self_signed", is_flag=True, help="Encrypt, with a self-signed certificate."

@@ -55,7 +55,7 @@ def check(content: bool, experiment: str | None, store: str | None, as_json: boo
         health = check_store(workspace.store, workspace.settings, content, progress, experiment)
     if as_json:
         print_json(
-            {"kind": p.kind, "what": p.what, "why": p.why, "repair": p.is_mended}
+            {"kind": p.kind, "what": p.what, "why": p.why, "repair": p.is_repairable}
             for p in health.problems
         )
     else:
@@ -85,9 +85,9 @@ def repair(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Mend a store, or save what can be read of it.
+    """Repair a store, or save what is readable.
 
-    Without options it puts back hints and notes, which can be made anew from the rows. Rows that
+    Without options it restores hints and notes, which can be derived from the rows. Rows that
     cannot be read stay as they are, unless --set-aside moves them into a file in this folder.
 
     With --to it makes a new store and copies every row and file that can be read, out of a database
@@ -104,7 +104,7 @@ def repair(
         raise click.UsageError("choose one of --to and --set-aside.")
     with opened(store, experiment) as workspace:
         if to is None:
-            done = _mend(workspace, set_aside, experiment)
+            done = _repair(workspace, set_aside, experiment)
         else:
             done = _save(workspace, to, not rows_only, experiment)
     if as_json:
@@ -113,23 +113,23 @@ def repair(
         sys.exit(1)
 
 
-def _mend(workspace: Workspace, sets_aside: bool, experiment: str | None) -> dict[str, object]:
-    from edgeloop.operate.integrity import check_store, mend, set_aside
+def _repair(workspace: Workspace, sets_aside: bool, experiment: str | None) -> dict[str, object]:
+    from edgeloop.operate.integrity import check_store, repair, set_aside
 
     with _progress("Checking") as progress:
         health = check_store(workspace.store, workspace.settings, False, progress, experiment)
         moved, file = 0, _file_of_rows()
         if sets_aside and health.lost:
             moved = set_aside(workspace.store, health.lost, file)
-        mended = mend(workspace.store, workspace.settings, health, experiment)
-    left = sum(not problem.is_mended for problem in health.problems) - moved
-    click.echo(f"Hints and notes mended: {mended}.", err=True)
+        repaired = repair(workspace.store, workspace.settings, health, experiment)
+    left = sum(not problem.is_repairable for problem in health.problems) - moved
+    click.echo(f"Hints and notes repaired: {repaired}.", err=True)
     if moved:
         click.echo(f"{plural(moved, 'row')} moved to {file}.", err=True)
     if left:
         how = "'edgeloop store check' lists them; --to FOLDER saves what can be read"
-        click.echo(f"{plural(left, 'problem')} left that cannot be mended here: {how}.", err=True)
-    return {"mended": mended, "moved": moved, "left": left}
+        click.echo(f"{plural(left, 'problem')} left that cannot be repaired here: {how}.", err=True)
+    return {"mended": repaired, "moved": moved, "left": left}
 
 
 def _save(
@@ -193,13 +193,13 @@ def _show(health: StoreHealth, workspace: Workspace, content: bool) -> None:
     more = len(health.problems) - SHOWN
     if more > 0:
         click.echo(f"… and {more} more; --json prints all.")
-    mended = sum(problem.is_mended for problem in health.problems)
+    repairable = sum(problem.is_repairable for problem in health.problems)
     total = plural(len(health.problems), "problem")
-    if mended:
-        click.echo(f"{total}; 'edgeloop store repair' mends {mended} of them.")
+    if repairable:
+        click.echo(f"{total}; 'edgeloop store repair' fixes {repairable} of them.")
     else:
         each = "it" if len(health.problems) == 1 else "none of them"
-        click.echo(f"{total}; {each} can{'not' if each == 'it' else ''} be mended here.")
+        click.echo(f"{total}; {each} can{'not' if each == 'it' else ''} be repaired here.")
 
 
 @contextlib.contextmanager

@@ -434,7 +434,7 @@ def storage_endpoints(connection: Connection, account: str) -> StorageEndpoints:
 
 
 def connection_string(connection: Connection, account: str) -> str:
-    """It holds the account's key: for the user who asks, and nobody else. Raises BadSetting if the
+    """It holds the account's key, so show it only to the user who asked. Raises BadSetting if the
     account has no keys."""
     places = storage_endpoints(connection, account)
     path = f"{_storage_path(connection.address, account)}/listKeys"

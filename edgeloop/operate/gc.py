@@ -1,4 +1,4 @@
-"""Looks everywhere, then removes what was found."""
+"""`edgeloop gc`: finds orphaned files and entries, then removes them."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ RECLAIM_S = 240.0
 def find_leftovers(
     workspace: Workspace, options: GcOptions | None = None, now: float | None = None
 ) -> Report:
-    """What nobody needs any more. Changes nothing. `now` is a time of the store's clock; files of
-    this machine are judged by its own."""
+    """Find orphaned files and entries without changing anything. `now` is a time of the store's
+    clock; files of this machine are judged by its own."""
     options = options or GcOptions()
     store, settings = workspace.store, workspace.settings
     now = store.now() if now is None else now
@@ -67,10 +67,10 @@ def find_leftovers(
 
 
 def reclaim_orphans(workspace: Workspace, interval_s: float = RECLAIM_S) -> None:
-    """For idle runners: what is left over of the models of their experiment goes. Files of attempts
-    that never counted go at once, the rest when it is old enough that nobody is at it; `gc` does it
-    for all experiments. Not more often than that by all runners together. It may be killed at any
-    point, and be repeated."""
+    """Remove the leftovers of an experiment's models; idle runners call this, `gc` does it for all
+    experiments. Files of attempts that never counted are deleted at once, others when they are too
+    old to be in use. All runners together do it once per interval. It may be killed at any point
+    and repeated."""
     store, settings = workspace.store, workspace.settings
     leftovers = ModelLeftovers(
         store, workspace.experiment, settings, 0.0, store.now(), attempts_at_once=True
@@ -110,14 +110,14 @@ def _together(same: list[Finding]) -> Finding:
     )
 
 
-# What was found that nobody needs, and how it goes.
+# Findings, and how they are removed.
 #
-# A finding is looked for without changing anything. Removing it looks again at each item right
-# before it goes, so time may pass between the two, and a removal that is killed can be repeated.
+# Finding changes nothing. Removing checks each item again right before it is deleted, so time may
+# pass between the two, and a removal that was killed can be repeated.
 
 
 DEFAULT_AGE_S = 7 * 86_400.0
-SAFETY_S = 1_800.0  # beyond a lease and the difference of clocks: whoever is that late is dead
+SAFETY_S = 1_800.0  # beyond a lease and the difference of clocks: a later holder is dead
 REUSED_AGE_S = 2 * 86_400.0  # what is found by its content may be in use again at any moment
 
 
@@ -145,8 +145,8 @@ class GcOptions:
 
 @dataclass(frozen=True)
 class Finding:
-    """One kind of thing. `remove` returns how many of the items went; the others are in use again,
-    or somebody else removed them."""
+    """Orphans of one kind. `remove` returns how many items were deleted; the others are in use
+    again, or were removed by another process."""
 
     kind: str
     where: str  # the store, this machine, or a board
@@ -203,7 +203,7 @@ class ReportDraft:
 
 STORE = "store"
 FORGET_RUNNERS_S = 86_400.0
-RECLAIMED = "!reclaimed"  # the note of when somebody last did
+RECLAIMED = "!reclaimed"  # the note of the last time
 _NOTHING: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
 _OF_MODELS = (".onnx", "~onnx", ".dlc", "~dlc")
 
@@ -582,10 +582,9 @@ def _newest(job: StoredJob) -> float:
 
 # What this machine keeps and could fetch or make again: by its last use, and by its size.
 #
-# Whoever uses an entry touches it first, where it has a lock while holding that. What goes is
-# renamed first, under that lock: others see all of it or nothing, and what a killed removal leaves
-# behind is found by its name. Nothing goes that was used since the oldest job began that still runs
-# here.
+# A user of an entry touches it first, holding its lock if it has one. An entry is renamed under
+# that lock before it is deleted: others see all of it or nothing, and the rest of a killed removal
+# is found by its name. Entries used since the oldest running job began are kept.
 
 
 MACHINE = "machine"
@@ -657,7 +656,7 @@ class MachineLeftovers:
             for path in _children(self._cache / folder):
                 if path.suffix == ".lock" or path.name.startswith("."):
                     continue
-                whole = path.name.removesuffix(".partial")  # whoever fetches it holds that lock
+                whole = path.name.removesuffix(".partial")  # held while it is fetched
                 lock = path.with_name(f"{whole}.lock")
                 if folder == "envs":
                     lock = path.with_suffix(".lock")

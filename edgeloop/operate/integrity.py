@@ -31,22 +31,22 @@ from edgeloop.store import BlobInfo, LostRow, Record, Store, Table, Values, chec
 PIECE_BYTES = 8 << 20
 SHOWN_FILE = "architecture.json"  # stored with an upload, and no part of the model's size
 DATABASE, ROW, HINT, NOTE, FILE, LINK = "database", "row", "hint", "note", "file", "link"
-MENDED = (HINT, NOTE)
+REPAIRED = (HINT, NOTE)
 CONTENT_NOTE = "content|"  # then the content; which model has it
 _HALF_MADE = ("uploading", "deleting", "candidate")
 
 
 @dataclass(frozen=True)
 class StoreProblem:
-    """One thing that is wrong. `repair` mends it in place if `is_mended`."""
+    """One thing that is wrong. `repair` mends it in place if `is_repairable`."""
 
     kind: str
     what: str
     why: str
 
     @property
-    def is_mended(self) -> bool:
-        return self.kind in MENDED
+    def is_repairable(self) -> bool:
+        return self.kind in REPAIRED
 
 
 @dataclass
@@ -274,9 +274,8 @@ def _pieces(store: Store, key: str) -> Iterator[bytes]:
         start += len(piece)
 
 
-# Mends what can be made anew from the rows, in place, and saves what can be read of a damaged store
-# into a new one. Nothing that a store holds is removed, but for rows that are set aside into a file
-# first.
+# Repairs in place what can be derived from the rows, and saves the readable part of a damaged store
+# into a new one. Nothing is removed from a store except rows that were set aside into a file first.
 
 
 MODELS, USAGE = "models/", "usage"
@@ -293,12 +292,12 @@ class Saved:
     lost: tuple[LostRow, ...]
 
 
-def mend(
+def repair(
     store: Store, settings: Settings, health: StoreHealth, experiment: str | None = None
 ) -> int:
-    """Hints and notes, of one experiment or all; how many were put in or removed. Runners may work
-    meanwhile: the row is the truth, and each change is made only if nobody else made one."""
-    before = sum(problem.is_mended for problem in health.problems)
+    """Repair the hints and notes of one experiment or all; returns how many were added or removed.
+    Runners may keep working: the row is the truth, and every change is a compare-and-set."""
+    before = sum(problem.is_repairable for problem in health.problems)
     for row in health.lost_beside:
         if isinstance(row.key, str):
             _table(store, row.table).put(row.key, None)

@@ -32,7 +32,7 @@ SHORTEST_LITERAL = 8
 _CONTEXT = 32
 _SKIPPED = frozenset({".git", ".hg", ".svn", "__pycache__", "node_modules"})
 _MARKS = ("pyvenv.cfg", "conda-meta")  # of environments, which have no secrets of this project
-# Files of Edgeloop that have secrets in them by design; nobody but their owner can read them.
+# Files of Edgeloop that have secrets in them by design; only their owner can read them.
 _OWN = ("secrets.json", "ticket.json", "order.json")
 
 

@@ -107,8 +107,8 @@ WantedBy={target}
 
 
 def install(unit: ServiceUnit, place: ServicePlace, environment: Mapping[str, str]) -> bool:
-    """Write unit and environment file. An environment file that exists is kept: somebody may have
-    edited it. Returns whether it was written."""
+    """Write unit and environment file. An existing environment file is kept, since it may
+    have been edited. Returns whether it was written."""
     file = place.environment(unit.name)
     place.units.mkdir(parents=True, exist_ok=True)
     place.files.mkdir(parents=True, exist_ok=True)

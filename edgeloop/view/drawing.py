@@ -415,7 +415,7 @@ def _narrow_part(part: Any) -> Any:
 
 
 def _broken(text: str | list[str], most: int) -> list[str]:
-    """Lines that were broken for a wide chart are broken anew."""
+    """Break the lines of a wide chart again."""
     return wrap(text if isinstance(text, str) else " ".join(text), most) or [""]
 
 

@@ -734,7 +734,7 @@ def picture_of(
 
 # Which layer of a network a measured time belongs to.
 #
-# Layers are named by whoever timed them. Compilers keep the names of the graph that they were
+# Layers are named by the tool that timed them. Compilers keep the names of the graph that they were
 # given, or write other letters for `/` and `.`. ONNX Runtime adds to them (`/conv/Conv_token_3`),
 # names a conversion after the tensor (`/conv/Conv_output_0_QuantizeLinear`), and adds layers that
 # no graph has, such as changes of layout. Times of what matches nothing are counted, not guessed.
@@ -798,7 +798,7 @@ class _Names:
             self.names.setdefault(_OUTPUTS, ends[0])
 
     def place(self, name: str, exact: set[str]) -> int | None:
-        """None where it is nobody's. A name with something added is that of a layer only if no
+        """None if it is no layer's. A name with something added is that of a layer only if no
         other line has that very name: `Transpose_token_9` beside `Transpose` is a second one."""
         if name in self.names:
             return self.names[name]

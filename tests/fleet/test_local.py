@@ -318,4 +318,4 @@ def test_up_obeys_its_options_then_the_file_then_what_the_fleet_was_told(
     }
     monkeypatch.setattr(Fleets, "remove", lambda *_: False)
     said = CliRunner().invoke(app, ["fleet", "down", "--forget"]).exception
-    assert isinstance(said, Conflict) and "somebody has changed the fleet 'fleet'" in str(said)
+    assert isinstance(said, Conflict) and "the fleet 'fleet' was changed just now" in str(said)

@@ -89,7 +89,7 @@ def test_rows_links_and_a_missing_folder_are_found(local: Path, edgeloop: Edgelo
     assert "not followed" in found["link default/calm-heron/link (a symbolic link)"]
     (local / "blobs").rename(local / "elsewhere")
     assert "mounted" in _found(edgeloop)["file all files of default"]
-    assert edgeloop("store", "check").out.endswith("problems; none of them can be mended here.\n")
+    assert edgeloop("store", "check").out.endswith("problems; none of them can be repaired here.\n")
 
 
 def test_a_row_is_set_aside_into_a_file_and_its_name_is_free_again(
@@ -101,7 +101,7 @@ def test_a_row_is_set_aside_into_a_file_and_its_name_is_free_again(
     with Workspace.open() as workspace:
         hints = hints_of(workspace.store)
     said = edgeloop("store", "repair")
-    assert said.code == 1 and "Hints and notes mended" in said.err
+    assert said.code == 1 and "Hints and notes repaired" in said.err
     with Workspace.open() as workspace:
         assert hints_of(workspace.store) == hints, "the row can still be repaired"
     assert edgeloop("download", "brave-fox").code == 1

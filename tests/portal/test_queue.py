@@ -180,7 +180,7 @@ def test_a_store_that_never_answered_is_an_error_and_not_a_zero(
     monkeypatch.setattr("edgeloop.view.portal.feed.Feed.refresh", away)
     client = make_client()
     answer = client.get("/api/queue")
-    assert answer.status_code == 503 and "nobody knows" in answer.json()["detail"]
+    assert answer.status_code == 503 and "work is unknown" in answer.json()["detail"]
     assert "edgeloop_waiting_total" not in client.get("/metrics").text
 
 

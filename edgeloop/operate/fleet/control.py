@@ -1,4 +1,4 @@
-"""What people do with fleets: bring one up, and see that somebody obeys its record."""
+"""The user's side of a fleet: bring one up, and wait until a supervisor follows its record."""
 
 from __future__ import annotations
 

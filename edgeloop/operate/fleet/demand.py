@@ -28,7 +28,7 @@ DEVICE = "device"  # stages of models that no device has measured yet: any will 
 SERVING = ("busy", "idle", "hot")  # states of a device that does work
 FIRST_HINTS, NEXT_HINTS = 100, 1_000  # read at once
 HINTS_PER_SECOND = 100  # a reader reads on average; a partition on Azure gives 2,000 to all
-HELD_HINTS = 1_000  # hints at what somebody holds may lie before those at ready work
+HELD_HINTS = 1_000  # hints at held stages may come before those at ready ones
 _MAX_ATTEMPTS = 3
 _NEVER = StageRecord()
 _TAKEN_NAMES = ("", LINUX, DEVICE, "total", "runners", "experiment", "read_at")
@@ -67,7 +67,7 @@ class WaitingWork:
 
 @dataclass(frozen=True)
 class Demand:
-    """Stages that could be claimed now, and stages that somebody holds."""
+    """Stages that could be claimed now, and stages that are held."""
 
     ready: int = 0
     running: int = 0
@@ -218,8 +218,8 @@ class DemandReader:
 
 
 def restore_hints(workspace: Workspace, interval_s: float = 10.0) -> bool:
-    """Put hints back that are missing, for example of rows that another tool wrote, unless somebody
-    has within this time. Idle runners do the same; where none is alive, a supervisor must."""
+    """Restore missing hints, for example of rows that another tool wrote, unless that was done
+    within this time. Idle runners do the same; where none is alive, a supervisor must."""
     return workspace.leases().sweep_if_due(interval_s)
 
 
@@ -242,7 +242,7 @@ def _stage_work(row: Values, plan: Plan, margin_s: float, max_attempts: int) -> 
     records = records_of(row)
     is_open = is_claimable(row, records)
     is_resting = row.get("status") in FINISHED
-    is_lost = is_foreign(row, records)  # whoever held a lease there cannot write any more
+    is_lost = is_foreign(row, records)  # a former holder of a lease cannot write any more
     since = _seconds(row.get("since")) or _seconds(row.get("model_date")) or 0.0
     done = {stage.name for stage in plan.stages if stage.is_done(row)}
     for stage in plan.for_model(row):
@@ -310,9 +310,9 @@ def _line(
 def _counted_hints(
     hints: Table, plan: Plan, most: int, now: float
 ) -> Mapping[str, Mapping[str, int]]:
-    """How many hints are ready and running, by capability. Nobody knows beforehand what models are
-    pinned to: capabilities follow each other in the order of keys, and of each as much is read as
-    matters."""
+    """How many hints are ready and running, by capability. It is unknown beforehand what models
+    are pinned to: capabilities follow each other in the order of keys, and of each only as much is
+    read as matters."""
     counts: dict[str, Counter[str]] = {}
     names = {stage.name for stage in plan.stages}
     kinds = {stage.capability for stage in plan.stages}

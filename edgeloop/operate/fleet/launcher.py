@@ -85,7 +85,7 @@ class Launcher(ABC):
         """The boards on machines of this engine, by their device names."""
 
     def places(self, cpus: int) -> int | None:
-        """How many runners with so many CPUs can ever be at work; None: nobody knows, because
+        """How many runners with so many CPUs can ever be at work; None: unknown, because
         machines come and go."""
         return None
 

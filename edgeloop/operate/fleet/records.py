@@ -167,8 +167,8 @@ class Fleets:
         raise _busy(name)
 
     def report(self, record: FleetRecord, observed: FleetObservation) -> FleetRecord:
-        """Write what was observed while the token holds; the record as it is then, with what people
-        may want anew. Raises SupervisorReplaced."""
+        """Write what was observed while the token holds. Returns the record as it is then, perhaps
+        with a new spec. Raises SupervisorReplaced."""
         token, seen = record.supervisor, record.generation
         for _ in range(_TRIES):
             changes: Changes = {
@@ -199,7 +199,7 @@ class Fleets:
                 return
 
     def remove(self, record: FleetRecord) -> bool:
-        """Forget a fleet that has ended; False where somebody wants something of it again."""
+        """Remove the record of a fleet that has ended; False if it was changed meanwhile."""
         assert record.row is not None
         try:
             self._table.delete(record.row)

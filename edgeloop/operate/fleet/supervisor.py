@@ -97,8 +97,8 @@ def supervise(
 def drain_orphans(
     fleets: Fleets, name: str, launcher: Launcher, wait: Callable[[float], bool]
 ) -> None:
-    """Nothing, unless the record of the fleet is gone: nobody else would end its runners then.
-    Until they have ended, or somebody wants the fleet again."""
+    """End the runners of a fleet whose record is gone, since nothing else would. Returns when they
+    have ended, or when the fleet is declared again."""
     while True:
         with suppress(EdgeloopError):  # store or engine are away
             if fleets.get(name) is not None:
@@ -198,7 +198,7 @@ class FleetSupervisor:
                 return
             except EdgeloopError as error:
                 pause_s = self._troubled(str(error), pause_s)
-            except Exception as error:  # noqa: BLE001 - a fleet outlives what nobody thought of
+            except Exception as error:  # noqa: BLE001 - a fleet outlives unforeseen errors
                 pause_s = self._troubled(f"{type(error).__name__}: {error}", pause_s)
             if self._wait(pause_s):
                 self._release()
@@ -530,7 +530,7 @@ class RunnerActivity:
         return any(entry.experiment == experiment for entry in self._entries)
 
     def idle_s(self, runner: str) -> float | None:
-        """For how long a runner has had nothing to do; None: it works, or nobody knows."""
+        """For how long a runner has had nothing to do; None: it works, or that is unknown."""
         if runner in self._waiting_since:
             return self._clock() - self._waiting_since[runner]
         return self._registered_idle_s(runner)
@@ -573,9 +573,10 @@ class RunnerActivity:
 
 # Who gets how many runners, and whose turn it is on a board. Pure functions: no store, no clock.
 #
-# Runners are shared by weighted max-min fairness. Nobody gets more than would help, or than its
-# quota allows; what one experiment does not need goes to the others in proportion to their weights.
-# Of equal claims, the one that has the runner keeps it, so nothing moves while nothing changes.
+# Runners are shared by weighted max-min fairness. No experiment gets more than would help, or than
+# its quota allows; what one experiment does not need goes to the others in proportion to their
+# weights. Of equal claims, the one that has the runner keeps it, so nothing moves while nothing
+# changes.
 #
 # A board serves one experiment at a time. Experiments with work for it take turns, and over time
 # each gets board time in proportion to its weight.
@@ -739,7 +740,7 @@ def may_have_boards(record: FleetRecord) -> bool:
 
 def serves_board(record: FleetRecord, board: str) -> bool:
     """All boards that a cluster announces, unless it is told which. A board that is plugged into
-    this machine may be somebody's phone: it is served only if it is asked for."""
+    this machine may be a private phone: it is served only if it is asked for."""
     kind = board.partition(":")[0]
     return _is_told_nothing(record) or kind in record.spec.devices or board in record.spec.devices
 

@@ -124,7 +124,7 @@ def queue_router(portal: Portal) -> APIRouter:
         would stop runners."""
         view = queue_view(portal, experiment, capabilities or ())
         if not view.is_loaded:
-            raise HTTPException(503, "The store has not answered yet: nobody knows what waits.")
+            raise HTTPException(503, "The store has not answered yet: waiting work is unknown.")
         lines = {line.capability: _numbers(line) for line in view.lines}
         live = view.runners["working"] + view.runners["idle"]
         return QueueNumbers.model_validate(
@@ -829,7 +829,7 @@ def metrics(
     portal: Portal, experiment: str | None = None, capabilities: Collection[str] = ()
 ) -> str:
     """Of one experiment. Stages and capabilities without work are reported as 0, which an
-    autoscaler must see, too; `capabilities` are some that nobody may have mentioned yet. Before the
+    autoscaler must see, too; `capabilities` are further ones to report. Before the
     store has answered once, nothing is reported: a false 0 would stop runners."""
     began = time.perf_counter()
     feed = portal.feed(experiment)

@@ -54,7 +54,7 @@ _log = logging.getLogger(__name__)
 
 def create_app(workspace: Workspace, options: PortalOptions | None = None) -> FastAPI:
     """`app.state.portal` is closed when the server ends; the workspace is not. Without options
-    nobody is asked for a token: the application is then for tests, or behind a door of yours."""
+    no token is asked for: the application is then for tests, or behind a login of yours."""
     if options is not None and options.token == AUTO:
         options = replace(options, token=own_token().text)
     portal = Portal(workspace, options)

@@ -25,7 +25,7 @@ from markupsafe import Markup, escape
 
 from edgeloop._util.values import close_names, interval_text, latency_text, size_text
 from edgeloop.errors import NotFound
-from edgeloop.models.columns import AGREEMENT_COLUMNS, LATENCY
+from edgeloop.models.columns import AGREEMENT_COLUMNS, LATENCY, RECOVERY_HEADINGS
 from edgeloop.view.drawing import FONT_FILES, FONTS
 from edgeloop.view.measures import measure_of
 from edgeloop.view.portal.auth import change_token
@@ -260,6 +260,7 @@ def _add_model(routes: APIRouter, portal: Portal, templates: Templates) -> None:
             view=view,
             numbers=numbers,
             span=span_of(view.stages),
+            recovery_headings=RECOVERY_HEADINGS,
             metrics=list(dict.fromkeys(m for scores in view.scores.values() for m in scores)),
             examples=examples_view(portal, _experiment(request), name),
             change_token=change_token(request) if view.frame.allow_changes else "",

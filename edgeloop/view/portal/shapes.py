@@ -1,7 +1,7 @@
 """What pages and the API show, as plain values: the same for both, so that they cannot differ.
 
 Nothing here is markup except `svg` (rendered by us, escaped by an XML writer). Any other text may
-come from a foreign row and must be escaped by whoever puts it into a page. Times are seconds since
+come from a foreign row and must be escaped before it is put into a page. Times are seconds since
 1970 (UTC), or None if unknown.
 """
 
@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from edgeloop.models.columns import LatencyInterval
+from edgeloop.models.columns import LatencyInterval, RecoverySummary
 from edgeloop.operate.fleet.demand import WaitingWork
 from edgeloop.runner.machines import MachineLine
 from edgeloop.view.network import PictureOfNetwork
@@ -362,7 +362,7 @@ class DeviceCard:
 
 @dataclass(frozen=True)
 class DevicesView:
-    """`machines` are those of all runners of the store, and whoever else holds a stage of this
+    """`machines` are those of all runners of the store, and other holders of stages of this
     experiment; `read_at` is when they were read, so that `seconds` can be counted from there.
     `cards` are the same with their use of today, of the chosen `state` if there is one; `counts`
     has all states."""
@@ -532,42 +532,12 @@ class JobView:
 
 
 @dataclass(frozen=True)
-class Chart:
-    title: str
-    svg: str
-
-
-@dataclass(frozen=True)
-class LayerRow:
-    name: str
-    operator: str
-    time_us: float
-
-
-@dataclass(frozen=True)
-class Fact:
-    """A column of a row: its name, what it means, and its text."""
-
-    column: str
-    meaning: str
-    text: str
-
-
-@dataclass(frozen=True)
-class RecoveryView:
-    """What was tried to win accuracy back: a text for each heading, step by step."""
-
-    short: str
-    title: str
-    headings: tuple[str, ...]
-    lines: tuple[tuple[str, ...], ...]
-
-
-@dataclass(frozen=True)
 class ModelView:
-    """`image` is a PNG of PR curves as a data: address, drawn when `scored` was tested.
+    """`facts` are the columns of its row with their meanings and texts, `charts` titles with SVGs,
+    `layers` names with operators and microseconds, and `recovery` the attempts to recover accuracy.
 
-    `scores` is class → metric → value, for the same stage.
+    `image` is a PNG of PR curves as a data: address, drawn when `scored` was tested. `scores` is
+    class → metric → value, for the same stage.
     """
 
     frame: Frame
@@ -575,18 +545,18 @@ class ModelView:
     line: Line
     headings: tuple[Heading, ...]
     priority: float | None
-    facts: tuple[Fact, ...]
+    facts: tuple[tuple[str, str, str], ...]
     stages: tuple[StageView, ...]
     files: tuple[FileView, ...]
-    charts: tuple[Chart, ...]
-    layers: tuple[LayerRow, ...]
+    charts: tuple[tuple[str, str], ...]
+    layers: tuple[tuple[str, str, float], ...]
     layers_kind: str
     conditions: Mapping[str, str]
     scored: str
     scores: Mapping[str, Mapping[str, float]]
     image: str
     trouble: str  # a sentence, if the files could not be read
-    recovery: RecoveryView | None = None
+    recovery: RecoverySummary | None = None
     graph: PictureOfNetwork | None = None
     graph_hint: str = ""  # why there is none, and a command that makes one
     graph_command: str = ""

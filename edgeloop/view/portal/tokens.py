@@ -173,7 +173,7 @@ def _private_folder(folder: Path) -> None:
 
 
 def _private_text(file: Path) -> str:
-    """Empty unless it is a file of this user that nobody else can read."""
+    """Empty unless it is a file that only this user can read."""
     try:
         handle = os.open(file, os.O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)
     except OSError:

@@ -376,7 +376,7 @@ def create_actor(
     cpus: float = 0,
     resources: Mapping[str, float] | None = None,
 ) -> Any:
-    """Its handle. The actor outlives whoever creates it, and Ray starts it again whenever it dies.
+    """Its handle. The actor outlives its creator, and Ray starts it again whenever it dies.
     CPUs are always said: without them, an autoscaler does not see what waits."""
     import ray
 

@@ -1,6 +1,7 @@
 """`python -m edgeloop.operate.fleet.ray.supervise`: the supervisor of a fleet, inside its cluster.
 
-An actor keeps this process alive. It ends with 0 when the fleet has ended or is somebody else's.
+An actor keeps this process alive. It exits with 0 when the fleet has ended or another supervisor
+has taken over.
 """
 
 from __future__ import annotations
@@ -71,8 +72,8 @@ def main() -> None:
 
 
 def check_fleet(settings: Settings, fleet: str) -> None:
-    """Raises NotFound, or StoreError where this node cannot open the store: whoever starts the
-    fleet is then told, instead of waiting with it."""
+    """Raises NotFound, or StoreError where this node cannot open the store, so that
+    `fleet up` fails instead of waiting."""
     store = open_store(settings.location)
     try:
         Fleets(store).named(fleet)
@@ -81,7 +82,7 @@ def check_fleet(settings: Settings, fleet: str) -> None:
 
 
 def _end(settings: Settings, shipment: Shipment, stop: threading.Event) -> None:
-    """The fleet has ended, or somebody has removed its record while it had runners."""
+    """The fleet has ended, or its record was removed while it had runners."""
     store, launcher = open_store(settings.location), RayLauncher(shipment)
     try:
         drain_orphans(Fleets(store), shipment.fleet, launcher, stop.wait)
@@ -95,7 +96,7 @@ def _tell(sentence: str) -> None:
 
 
 def _report(shipment: Shipment) -> None:
-    """Tell the actor, which tells whoever waits for the fleet to come up."""
+    """Tell the actor, which tells the job that waits for the fleet to come up."""
     import ray
 
     with suppress(ValueError, ray.exceptions.RayError):
@@ -149,7 +150,7 @@ class _Actor:
         return actor_state(self.handle) not in _UNPLACED
 
     def is_lost(self, now: float) -> bool:
-        """Whether nobody knows if it was ever told to end: it has no place, or no connection."""
+        """Whether it may never have been told to end: it has no place, or no connection."""
         if not self.is_drained or self.silent_s(now) > _LOST_S:
             return self.is_drained
         has_failed = self.question is None and not self.is_placed

@@ -25,7 +25,7 @@ function tick() {
 }
 
 /** Runs `work` at once, then at most once in a while however often it is asked for; never twice at
- *  a time, and not at all while nobody looks. The last wish is always granted. */
+ *  a time, and not at all while the page is hidden. The last wish is always granted. */
 export function calmly(work) {
   let wanted = false;
   let busy = false;

@@ -1,7 +1,7 @@
 // Pages that are small enough to be asked for again as a whole: parts marked `data-live` that came
 // out different are exchanged, all else (what is open, typed or scrolled) stays.
 //
-// `data-quiet` on a part: it changes all the time, so nobody is told.
+// `data-quiet` on a part: it changes all the time, so it is not announced.
 // `data-live-model` on the body: only when that model changed. `data-every`: seconds, for pages
 // about things that the table's events know nothing of.
 

@@ -1,13 +1,13 @@
 // The chart: what a point is shows beside the pointer; a rectangle drawn over points, or Space on
 // those reached with the Tab key, filters the table below. A selection is four limits in the
-// address, so that it can be sent to somebody.
+// address, so that it can be shared.
 
 import { calmly, say } from "/static/base.js";
 
 const chart = document.getElementById("chart");
 const tip = document.getElementById("tip");
 const LIMITS = ["x_min", "x_max", "y_min", "y_max"];
-const FACTORS = ["x_factor", "y_factor"]; // of limits that somebody typed, in the units of the axes
+const FACTORS = ["x_factor", "y_factor"]; // of limits that were typed, in the units of the axes
 const DRAG_PX = 5;
 const HIT_R = 7;
 
@@ -98,7 +98,7 @@ async function refresh_table() {
   say(document.querySelector("#chosen h2")?.textContent.trim() ?? "");
 }
 
-/** After a reload, or when somebody opened a link with a selection in it. */
+/** After a reload, or when a link with a selection was opened. */
 function restore() {
   const query = new URLSearchParams(location.search);
   const [left, right, low, high] = LIMITS.map((name) => {

@@ -1,7 +1,7 @@
 """Examples of a model: test images with their labels, what the float and the quantized model make
 of them, and where these two differ. From the files that the tests of some tasks leave.
 
-Nothing of these files reaches a page: they are decoded, checked, and drawn anew.
+Nothing of these files reaches a page: they are decoded, checked, and drawn again.
 """
 
 from __future__ import annotations

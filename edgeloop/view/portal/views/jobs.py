@@ -1,7 +1,7 @@
 """The jobs of the project: their states and logs.
 
 Records are in `runs/`. A thread asks stores and computes for the current states, but only while
-somebody is looking. A page never waits for a cluster.
+a page shows them. A page never waits for a cluster.
 """
 
 from __future__ import annotations

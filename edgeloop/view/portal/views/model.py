@@ -6,6 +6,7 @@ import math
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from edgeloop._util.redact import redact
@@ -13,7 +14,7 @@ from edgeloop.errors import EdgeloopError
 from edgeloop.models.columns import (
     CANDIDATE,
     LATENCY,
-    RECOVERY_HEADINGS,
+    RecoverySummary,
     column_of,
     is_true,
     recovery_of,
@@ -26,12 +27,8 @@ from edgeloop.store import Record, Values
 from edgeloop.view.charts import Evidence, evidence_charts, evidence_of, png_address
 from edgeloop.view.network import PictureOfNetwork, outline_in_store, picture_of
 from edgeloop.view.portal.shapes import (
-    Chart,
-    Fact,
     FileView,
-    LayerRow,
     ModelView,
-    RecoveryView,
     StageView,
     UsePeriod,
 )
@@ -128,16 +125,16 @@ def model_view(portal: Portal, experiment: str | None, name: str) -> ModelView:
         headings=headings(columns, score_meaning([record.values])),
         priority=float(priority) if is_number and math.isfinite(priority) else None,  # type: ignore[arg-type]
         facts=tuple(
-            Fact(column, column_of(column).meaning, redact(str(record.values[column])))
+            (column, column_of(column).meaning, redact(str(record.values[column])))
             for column in visible_columns([record.values])
         ),
         stages=stages_view(portal, experiment, record),
         files=files,
         charts=tuple(
-            Chart(title, portal.draw_twice((title, record.version), make, f"chart{place}-"))
+            (title, portal.draw_twice((title, record.version), make, f"chart{place}-"))
             for place, (title, make) in enumerate(evidence_charts(evidence))
         ),
-        layers=tuple(LayerRow(*layer) for layer in layers.times_us) if layers else (),
+        layers=layers.times_us if layers else (),
         layers_kind=layers.kind if layers else "",
         conditions=dict(layers.conditions) if layers else {},
         scored=evidence.stage,
@@ -151,12 +148,12 @@ def model_view(portal: Portal, experiment: str | None, name: str) -> ModelView:
     )
 
 
-def _recovery(row: Values) -> RecoveryView | None:
-    found = recovery_of(row)
-    if found is None:
+def _recovery(row: Values) -> RecoverySummary | None:
+    summary = recovery_of(row)
+    if summary is None:
         return None
-    lines = tuple(tuple(redact(text) for text in line) for line in found.lines)
-    return RecoveryView(found.short, redact(found.title), RECOVERY_HEADINGS, lines)
+    lines = tuple(tuple(redact(text) for text in line) for line in summary.lines)
+    return replace(summary, title=redact(summary.title), lines=lines)
 
 
 def files_view(portal: Portal, experiment: str | None, name: str) -> tuple[FileView, ...]:
