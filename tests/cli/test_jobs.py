@@ -17,7 +17,7 @@ from edgeloop.jobs.client import Jobs
 from tests.cli.conftest import Edgeloop
 from tests.cli.running import run_command, start_command
 from tests.conftest import clean_environ
-from tests.jobs.waiting import eventually
+from tests.jobs.waiting import end_all, eventually
 
 pytestmark = pytest.mark.slow
 
@@ -37,8 +37,7 @@ time.sleep(600)
 @pytest.fixture(autouse=True)
 def no_job_outlives_its_test(project: Path) -> Iterator[None]:
     yield
-    jobs = Jobs.open()
-    jobs.wait(jobs.cancel(jobs.refresh(jobs.select(()).runs)), timeout_s=60)
+    end_all(Jobs.open())
 
 
 @pytest.fixture

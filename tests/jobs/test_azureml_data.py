@@ -22,6 +22,7 @@ from edgeloop.node.ticket import ticket_key
 from edgeloop.settings import Settings
 from edgeloop.store import open_from_job
 from tests.jobs.test_azureml import SIZE
+from tests.jobs.waiting import end_all
 from tests.peers.azureml import AzureML
 from tests.peers.azureml.storage import BLOBSTORE
 from tests.peers.azurite import Azurite
@@ -77,8 +78,7 @@ def project(
     monkeypatch.setenv("MODEL_STORAGE_CONNECTION_STRING", account)
     monkeypatch.chdir(folder)
     yield folder
-    jobs = Jobs.open()
-    jobs.wait(jobs.cancel(jobs.refresh(jobs.select(()).runs)), timeout_s=120)
+    end_all(Jobs.open())
 
 
 def finished(runs: list[Run]) -> list[str]:

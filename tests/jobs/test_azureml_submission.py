@@ -14,7 +14,7 @@ from edgeloop.jobs.client import Jobs
 from edgeloop.jobs.spec import JobSpec, spec_of
 from edgeloop.settings import Settings
 from tests.jobs.test_azureml import SIZE
-from tests.jobs.waiting import eventually
+from tests.jobs.waiting import end_all, eventually
 from tests.peers.azureml import AzureML
 from tests.peers.azurite import Azurite
 
@@ -34,8 +34,7 @@ def open_jobs(
     monkeypatch.setenv("MODEL_STORAGE_CONNECTION_STRING", account)
     yield lambda: Jobs(Settings.load(folder))
     azureml.faults.clear()
-    jobs = Jobs(Settings.load(folder))
-    jobs.wait(jobs.cancel(jobs.refresh(jobs.select(()).runs)), timeout_s=120)
+    end_all(Jobs(Settings.load(folder)))
 
 
 def spec(jobs: Jobs, **fields: object) -> JobSpec:

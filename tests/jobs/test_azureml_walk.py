@@ -15,7 +15,7 @@ from edgeloop.node.ticket import outputs_folder
 from tests.cli.running import Finished, run_command, run_main
 from tests.jobs import planted
 from tests.jobs.test_azureml import SIZE
-from tests.jobs.waiting import eventually
+from tests.jobs.waiting import end_all, eventually
 from tests.peers.azureml import AzureML
 from tests.peers.azurite import Azurite
 
@@ -44,8 +44,7 @@ def project(
         monkeypatch.delenv(name)
     monkeypatch.chdir(folder)
     yield folder
-    jobs = Jobs.open()
-    jobs.wait(jobs.cancel(jobs.refresh(jobs.select(()).runs)), timeout_s=120)
+    end_all(Jobs.open())
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from edgeloop.jobs.records import Run
 from edgeloop.settings import Settings
 from edgeloop.store import Blobs, datastore_location, open_blobs
 from edgeloop.store.files import url_blobs
+from tests.jobs.waiting import end_all
 from tests.peers.azurite import Azurite
 from tests.peers.s3 import S3
 
@@ -41,8 +42,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("EDGELOOP_STATE", str(tmp_path / "state"))
     monkeypatch.setenv("EDGELOOP_CACHE", str(tmp_path / "cache"))
     yield folder
-    jobs = Jobs.open()
-    jobs.wait(jobs.cancel(jobs.refresh(jobs.select(()).runs)), timeout_s=120)
+    end_all(Jobs.open())
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from edgeloop.settings import Settings
 from edgeloop.workspace import Workspace
 from tests.cli.running import Finished, run_command, run_main
 from tests.jobs import planted
-from tests.jobs.waiting import eventually
+from tests.jobs.waiting import end_all, eventually
 
 pytestmark = pytest.mark.slow
 
@@ -30,8 +30,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("EDGELOOP_STATE", str(tmp_path / "state"))
     monkeypatch.setenv("EDGELOOP_CACHE", str(tmp_path / "cache"))
     yield folder
-    jobs = Jobs.open()
-    jobs.wait(jobs.cancel(jobs.refresh(jobs.select(()).runs)), timeout_s=120)
+    end_all(Jobs.open())
 
 
 @pytest.fixture(params=["local", pytest.param("cluster", marks=pytest.mark.soak)])

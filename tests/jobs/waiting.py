@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from edgeloop.jobs.client import Jobs
+
 LIMIT_S = 60.0
 
 
@@ -14,3 +16,8 @@ def eventually(is_true: Callable[[], object], limit_s: float = LIMIT_S) -> None:
     while not is_true():
         assert time.monotonic() < deadline, "it never came true"
         time.sleep(0.05)
+
+
+def end_all(jobs: Jobs) -> None:
+    """No job outlives its test."""
+    jobs.wait(jobs.cancel(jobs.refresh(jobs.select(()).runs)), timeout_s=2 * LIMIT_S)

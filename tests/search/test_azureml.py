@@ -18,6 +18,7 @@ from edgeloop.settings import Settings
 from edgeloop.store import AzureLocation, open_blobs, parse_location
 from edgeloop.testing.contracts.evaluator import collect_all
 from tests.jobs.test_azureml import SIZE
+from tests.jobs.waiting import end_all
 from tests.peers.azureml import AzureML
 from tests.peers.azurite import Azurite
 from tests.search.conftest import SPACE, net
@@ -44,8 +45,7 @@ def program(
     program = Program(tmp_path, monkeypatch, capfd)
     program.settings(benchmark_runs=1, computes={"azure-gpu": GPU, "azure-cpu": CPU})
     yield program
-    jobs = Jobs(Settings.load(program.folder))
-    jobs.wait(jobs.cancel(jobs.refresh(jobs.select(()).runs)), timeout_s=120)
+    end_all(Jobs(Settings.load(program.folder)))
 
 
 def pipelines(azureml: AzureML) -> list[int]:

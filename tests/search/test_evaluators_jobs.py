@@ -22,7 +22,7 @@ from edgeloop.search.nets.plan import TrainingPlan
 from edgeloop.settings import Settings
 from edgeloop.testing.contracts.compute import processes_with
 from edgeloop.testing.contracts.evaluator import EvaluatorContract, collect_all
-from tests.jobs.waiting import eventually
+from tests.jobs.waiting import end_all, eventually
 from tests.search.conftest import SPACE, net
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def jobs(
     shutil.copytree(faces, project / "data/working/faces")
     jobs = Jobs(Settings.load(project))
     yield jobs
-    jobs.wait(jobs.cancel(jobs.refresh(jobs.select(()).runs)), timeout_s=120)
+    end_all(jobs)
 
 
 @pytest.fixture
