@@ -34,8 +34,8 @@ _AGREEMENT = "agreement of the quantized with the float model"
 
 @dataclass(frozen=True)
 class ChipAnswer:
-    """What a device's compiler said of the model, with placeholder scales, so that none
-    has to be calibrated. `unknown`: it was not asked, `text` says why. The interval of the latency
+    """The answer of a device's compiler, with placeholder scales, so that nothing has to be
+    calibrated. `unknown`: it was not asked, and `text` says why. The interval of the latency
     is as in `Measurement`."""
 
     device: str

@@ -142,7 +142,7 @@ def _with_work(line: MachineLine, stages: Sequence[HeldStage], now_s: float) -> 
 
 
 def _time(value: object) -> float:
-    """Of a row that anybody may have written."""
+    """Of a row that any tool may have written."""
     is_number = isinstance(value, int | float) and math.isfinite(value)
     return float(value) if is_number else 0.0  # type: ignore[arg-type]
 
@@ -195,8 +195,8 @@ def use_today(rows: Iterable[Values], now: datetime) -> UseToday:
 
 
 def place_of(owner: str) -> tuple[str, str]:
-    """The machine and the device of who holds a lease; the device is empty for the machine
-    itself, whose name has an ending since its bare name is Archai's."""
+    """The machine and the device of a lease's owner. The device is empty for the machine itself,
+    whose name has an ending: its bare name would be a lock of Archai's."""
     machine, _, device = owner.partition("/")
     return machine.removesuffix(":runner"), device
 

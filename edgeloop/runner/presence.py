@@ -40,7 +40,7 @@ SOONEST_S = 3.0  # between two writes, however quickly the work changes
 PRUNE_S = 3600.0
 QUIET_S = 3.0  # without work, before the runner says so
 LOOK_AGAIN_S = 60.0
-ANSWER_S = 4 * BEAT_S  # a store that was silent for so long is away
+ANSWER_S = 4 * BEAT_S  # after this long without an answer the store counts as unreachable
 LONGEST_LOOK_AGAIN_S = 600.0
 _LEFT = DeviceCondition("unplugged", "it was plugged in here, and no runner used it")
 MOST_ROWS = 100  # a look costs the same however many models there are
@@ -49,9 +49,10 @@ MOST_NAMES = 3
 
 @dataclass(frozen=True)
 class RunnerEvent:
-    """What a runner has to say, for the screen and the log: a stage began, is done, failed, or was
-    given back because this machine could not do it; or, without a model, whom it serves, what it
-    waits for, how models stand at the end (`drained`), or something else (`note`)."""
+    """A message for the screen and the log: a stage has begun, is done, has failed, or was released
+    because this machine could not do it. Messages without a model say which experiment a runner
+    serves, what it waits for, how models stand at the end (`drained`), or something else
+    (`note`)."""
 
     state: Literal["begun", "done", "failed", "released", "note", "serving", "waiting", "drained"]
     model: str = ""
@@ -62,7 +63,7 @@ class RunnerEvent:
 
 
 class Presence:
-    """A context manager around the work. A store that is away is no reason to stop."""
+    """A context manager around the work. An unreachable store is no reason to stop."""
 
     def __init__(
         self,
@@ -121,7 +122,7 @@ class Presence:
             return  # it will be shown as dead, and forgotten
 
     def not_ready(self) -> str:
-        """Why this runner can do no work now: its store or a device is away; else empty."""
+        """Why this runner can do no work now, an unreachable store or device; empty if it can."""
         for worker in self._crew:
             if worker.device_error:
                 return worker.device_error
@@ -246,7 +247,7 @@ class Presence:
         try:
             awaited = outlook(self._workspace, self.entry.capabilities, self._subset)
         except EdgeloopError:
-            return  # the workers say that the store is away
+            return  # the workers report that the store is unreachable
         if awaited != self._waits_for and self._says_waiting and not self._done.is_set():
             text = f"Waiting for work in {self._place()}: {awaited}."
             self._report(RunnerEvent("waiting", text=text))
@@ -254,7 +255,7 @@ class Presence:
 
 
 class DeviceWatch:
-    """The conditions of devices that can go away, asked by a thread of its own: an adb server that
+    """The conditions of devices that can be unplugged, in a thread of its own: an adb server that
     hangs must not make the runner look dead."""
 
     def __init__(self, workspace: Workspace, devices: Sequence[Device]) -> None:
@@ -274,7 +275,7 @@ class DeviceWatch:
 
     def _run(self) -> None:
         names = set(self._watched)
-        platforms = {(p := platform_of(name)).name: p for name in names}
+        platforms = {platform.name: platform for platform in map(platform_of, names)}
         while not self._done.is_set():
             for name, device in self._watched.items():
                 assert isinstance(device, HasCondition)
@@ -302,7 +303,7 @@ class HealthBeat:
     """A context manager around a runner: keeps its health file. Without a file it does nothing.
 
     A worker is stuck when nothing of its device has shown progress for `stuck_s`: long stages show
-    it piece by piece, and so does whatever waits with a limit, be it for a store that is away.
+    it piece by piece, and every wait with a timeout shows it, too, also one for the store.
     """
 
     def __init__(self, file: Path | None, stuck_s: float) -> None:

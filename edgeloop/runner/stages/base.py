@@ -95,7 +95,7 @@ class CachingToolchain:
 
 @dataclass(frozen=True)
 class Equipment:
-    """What a worker can use. `device` is what its device stages run on; `host` is always there."""
+    """The tools of a worker. Its device stages run on `device`; `host` is always there."""
 
     toolchain: Toolchain
     host: Device
@@ -106,9 +106,9 @@ class Equipment:
     sizes: Sizes = field(default_factory=Sizes)
     calibration: TensorsTask | None = None  # what to calibrate on; None: the task's images
     fallback: TensorsTask | None = None  # for models that do not fit the task; None: they fail
-    recover: tuple[str, ...] = ()  # steps to win back what quantization lost; none: not asked for
-    judge: Device | None = None  # what these are judged on; None: the host
-    attributor: AttributesLatency | None = None  # who tells the cost of layers; None: not asked for
+    recover: tuple[str, ...] = ()  # steps that recover accuracy; none: not asked for
+    judge: Device | None = None  # the device that scores these steps; None: the host
+    attributor: AttributesLatency | None = None  # for `--layers`; None: not asked for
 
 
 @dataclass(frozen=True)
