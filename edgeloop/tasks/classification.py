@@ -36,12 +36,9 @@ from edgeloop.tasks.dataset import (
     FILE,
     OutputMap,
     Preparation,
+    TrainableFolderTask,
     as_rgb,
     check_folder,
-    for_calibration,
-    for_test,
-    for_training,
-    for_validation,
     load,
     prepared,
     read_output_map,
@@ -56,11 +53,11 @@ from edgeloop.tasks.metrics import (
     are_logits,
     average_precision,
     bootstrap,
-    check_paired,
     class_scores,
     curves_of,
     macro,
     of_two_classes,
+    paired_difference,
     tally_logits,
 )
 
@@ -101,7 +98,7 @@ class _Listing:
     items: tuple[Labelled, ...]
 
 
-class Classification:
+class Classification(TrainableFolderTask[Labelled]):
     """Scored by macro F1: the mean over the classes that occur in the truth.
 
     Images are taken in the order of a hash of their names, not of the names: sorted by folder,
@@ -111,28 +108,13 @@ class Classification:
     name = "classification"
     metric = "f1"
 
-    def __init__(self, dataset: Path, cache: Path) -> None:
-        self._root, self._cache = dataset, cache
-
     @property
     def classes(self) -> Sequence[str]:
         return self._listing.classes
 
-    def calibration(self, height: int, width: int, count: int) -> Samples:
-        items, note = for_calibration(self._listing.items, count, self._root)
-        return self._prepared(items, note, height, width)
-
-    def test(self, height: int, width: int, count: int) -> Samples:
-        items, note = for_test(self._listing.items, count, self._root)
-        return self._prepared(items, note, height, width)
-
-    def training(self, height: int, width: int) -> Samples:
-        items = for_training(self._listing.items, self._root)
-        return self._prepared(items, "", height, width)
-
-    def validation(self, height: int, width: int) -> Samples:
-        items = for_validation(self._listing.items, self._root)
-        return self._prepared(items, "", height, width)
+    @property
+    def _items(self) -> Sequence[Labelled]:
+        return self._listing.items
 
     def scorer(self, curves: bool = True) -> ClassificationScorer:
         return ClassificationScorer(self.classes, curves, self._outputs, self._fitting)
@@ -163,9 +145,7 @@ class Classification:
         return bootstrap(len(counts), _headline(counts, len(self.classes)))
 
     def difference(self, first: Counts, second: Counts) -> Interval:
-        check_paired(first, second)
-        ours, theirs = (_headline(counts, len(self.classes)) for counts in (first, second))
-        return bootstrap(len(first), lambda weights: ours(weights) - theirs(weights))
+        return paired_difference(first, second, partial(_headline, classes=len(self.classes)))
 
     @cached_property
     def _listing(self) -> _Listing:

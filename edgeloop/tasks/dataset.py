@@ -28,11 +28,12 @@ import tokenize
 import uuid
 import warnings
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, Generic, TypeVar
 
@@ -577,7 +578,7 @@ def as_rgb(picture: Image.Image, height: int, width: int) -> Images:
 
 
 SUFFIX = "_seg"
-_MAKE_SOME = "'edgeloop data faces DIR' makes a small dataset"
+MAKE_SOME = "'edgeloop data faces DIR' makes a small dataset"
 
 
 @dataclass(frozen=True)
@@ -588,66 +589,43 @@ class Pair:
     label: Path
 
 
-@dataclass(frozen=True)
-class FaceFolder:
-    """The dataset and where its prepared arrays are kept."""
+class FolderTask(ABC, Generic[Item]):
+    """The inputs of a task whose dataset is a folder of items, each of which is for one purpose."""
 
-    root: Path
-    cache: Path
-    labels: LabelMap
+    def __init__(self, dataset: Path, cache: Path) -> None:
+        self._root, self._cache = dataset, cache
+
+    @property
+    @abstractmethod
+    def _items(self) -> Sequence[Item]:
+        """All of them, in a fixed order."""
+
+    @abstractmethod
+    def _prepared(self, items: Sequence[Item], note: str, height: int, width: int) -> Samples: ...
 
     def calibration(self, height: int, width: int, count: int) -> Samples:
-        return self._prepared(*for_calibration(self.pairs(), count, self.root), height, width)
+        items, note = for_calibration(self._items, count, self._root)
+        return self._prepared(items, note, height, width)
 
     def test(self, height: int, width: int, count: int) -> Samples:
-        return self._prepared(*for_test(self.pairs(), count, self.root), height, width)
+        items, note = for_test(self._items, count, self._root)
+        return self._prepared(items, note, height, width)
+
+
+class TrainableFolderTask(FolderTask[Item]):
+    """A task that models can be trained for."""
 
     def training(self, height: int, width: int) -> Samples:
-        return self._prepared(for_training(self.pairs(), self.root), "", height, width)
+        return self._prepared(for_training(self._items, self._root), "", height, width)
 
     def validation(self, height: int, width: int) -> Samples:
-        return self._prepared(for_validation(self.pairs(), self.root), "", height, width)
-
-    def pairs(self) -> list[Pair]:
-        """Sorted by name. Hidden files and others that are no PNG are left alone."""
-        check_folder(self.root)
-        files = [path.name for path in self.root.iterdir() if path.suffix == ".png"]
-        names = {name for name in files if not name.startswith(".")}
-        images = sorted(name for name in names if not name.endswith(f"{SUFFIX}.png"))
-        if not images:
-            raise NotFound(
-                reason=f"there are no images NNNNNN.png in {self.root}: name another folder "
-                f"({_MAKE_SOME})"
-            )
-        labels = {f"{name.removesuffix('.png')}{SUFFIX}.png" for name in images}
-        for missing in sorted(labels - names)[:1]:
-            raise BadInput(
-                reason=f"{self.root / missing} is not there: every image needs its labels"
-            )
-        for alone in sorted(names - labels - set(images))[:1]:
-            raise BadInput(reason=f"{self.root / alone} has labels, but its image is not there")
-        return [
-            Pair(self.root / name, self.root / f"{name.removesuffix('.png')}{SUFFIX}.png")
-            for name in images
-        ]
-
-    def _prepared(self, pairs: Sequence[Pair], note: str, height: int, width: int) -> Samples:
-        recipe = Preparation(
-            root=self.root,
-            items=pairs,
-            files_of=lambda pair: (pair.image, pair.label),
-            decode=partial(decode_pair, height=height, width=width, labels=self.labels),
-            image_shape=(height, width, 3),
-            label_shape=(height, width),
-            also=(f"segmentation of {self.labels.digest}",),
-        )
-        return prepared(self.cache, recipe, note)
+        return self._prepared(for_validation(self._items, self._root), "", height, width)
 
 
 def check_folder(root: Path) -> None:
     if not root.is_dir():
         what = "is no folder" if root.exists() else "is not there"
-        raise NotFound(reason=f"the dataset {root} {what}: name another ({_MAKE_SOME})")
+        raise NotFound(reason=f"the dataset {root} {what}: name another ({MAKE_SOME})")
 
 
 def decode_pair(pair: Pair, height: int, width: int, labels: LabelMap) -> tuple[Images, Labels]:

@@ -25,13 +25,12 @@ from edgeloop.tasks.base import Images, Interval, Labels, Samples, Score, Tensor
 from edgeloop.tasks.dataset import (
     BROKEN_ARRAY,
     MOST_PIXELS,
+    FolderTask,
     Pair,
     Preparation,
     as_rgb,
     check_aspect,
     check_folder,
-    for_calibration,
-    for_test,
     load,
     prepared,
     shuffled,
@@ -62,23 +61,12 @@ class DepthOptions(Section):
     )
 
 
-class Depth:
+class Depth(FolderTask[Pair]):
     """Scored by delta1, the share of pixels that are wrong by less than a quarter."""
 
     name = "depth"
     metric = "delta1"
     classes: Sequence[str] = ()
-
-    def __init__(self, dataset: Path, cache: Path) -> None:
-        self._root, self._cache = dataset, cache
-
-    def calibration(self, height: int, width: int, count: int) -> Samples:
-        pairs, note = for_calibration(self._pairs, count, self._root)
-        return self._prepared(pairs, note, height, width)
-
-    def test(self, height: int, width: int, count: int) -> Samples:
-        pairs, note = for_test(self._pairs, count, self._root)
-        return self._prepared(pairs, note, height, width)
 
     def scorer(self, curves: bool = True) -> DepthScorer:
         return DepthScorer(self._options)
@@ -100,7 +88,7 @@ class Depth:
         return read_options(DepthOptions, self._root, self.name)
 
     @cached_property
-    def _pairs(self) -> list[Pair]:
+    def _items(self) -> list[Pair]:
         check_folder(self._root)
         files = [path for path in self._root.iterdir() if not path.name.startswith(".")]
         depths = {
@@ -123,11 +111,11 @@ class Depth:
             raise BadInput(reason=f"{self._root} lacks {missing}: images and depths are in pairs")
         return [Pair(images[name], depths[name]) for name in sorted(images, key=shuffled)]
 
-    def _prepared(self, pairs: Sequence[Pair], note: str, height: int, width: int) -> Samples:
+    def _prepared(self, items: Sequence[Pair], note: str, height: int, width: int) -> Samples:
         scale = self._options.scale
         recipe = Preparation(
             root=self._root,
-            items=pairs,
+            items=items,
             files_of=lambda pair: (pair.image, pair.label),
             decode=partial(_decode, height=height, width=width, scale=scale),
             image_shape=(height, width, 3),

@@ -11,7 +11,6 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -47,33 +46,32 @@ from edgeloop.tasks.coco import (
     read_coco,
     score_of,
 )
-from edgeloop.tasks.dataset import Preparation, as_rgb, for_calibration, for_test, load, prepared
+from edgeloop.tasks.dataset import (
+    FolderTask,
+    Preparation,
+    as_rgb,
+    load,
+    prepared,
+)
 from edgeloop.tasks.metrics import Floats, are_logits
 
 _FIELDS = 6
 _GREY = (114, 114, 114)  # what most detectors were trained with around an image
 
 
-class Detection:
+class Detection(FolderTask[CocoImage]):
     """Scored by mAP, the mean of AP over classes and over overlaps of 0.5 to 0.95."""
 
     name = "detection"
     metric = "mAP"
 
-    def __init__(self, dataset: Path, cache: Path) -> None:
-        self._root, self._cache = dataset, cache
-
     @property
     def classes(self) -> Sequence[str]:
         return [category.name for category in self._dataset.categories]
 
-    def calibration(self, height: int, width: int, count: int) -> Samples:
-        images, note = for_calibration(self._dataset.images, count, self._root)
-        return self._prepared(images, note, height, width)
-
-    def test(self, height: int, width: int, count: int) -> Samples:
-        images, note = for_test(self._dataset.images, count, self._root)
-        return self._prepared(images, note, height, width)
+    @property
+    def _items(self) -> Sequence[CocoImage]:
+        return self._dataset.images
 
     def scorer(self, curves: bool = True) -> DetectionScorer:
         return DetectionScorer(self._known, self.classes)
@@ -103,18 +101,18 @@ class Detection:
     def _known(self) -> Classes:
         return Classes(self._dataset.categories, self._dataset.annotated, self._options)
 
-    def _prepared(self, images: Sequence[CocoImage], note: str, height: int, width: int) -> Samples:
-        most = max(1, *(len(image.objects) for image in images))
+    def _prepared(self, items: Sequence[CocoImage], note: str, height: int, width: int) -> Samples:
+        most = max(1, *(len(image.objects) for image in items))
         fit = self._options.letterbox
         recipe = Preparation(
             root=self._root,
-            items=images,
+            items=items,
             files_of=lambda image: (image.file,),
             decode=partial(_decode, height=height, width=width, most=most, fit=fit),
             image_shape=(height, width, 3),
             label_shape=(most + 1, _FIELDS),
             label_type=np.float64,
-            also=("detection", fit, digest_of(images)),
+            also=("detection", fit, digest_of(items)),
         )
         notes = [text for text in (note, self._dataset.note) if text]
         return prepared(self._cache, recipe, "; ".join(notes))

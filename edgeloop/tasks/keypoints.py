@@ -42,7 +42,7 @@ from edgeloop.tasks.coco import (
     read_coco,
 )
 from edgeloop.tasks.dataset import Preparation, as_rgb, for_calibration, for_test, load, prepared
-from edgeloop.tasks.metrics import Floats, Headline, bootstrap, check_paired
+from edgeloop.tasks.metrics import Floats, Headline, bootstrap, paired_difference
 
 _POINT, _MORE_ROWS = 3, 3
 _AT_50 = 0
@@ -508,9 +508,7 @@ def pck_interval(counts: NDArray[np.int64]) -> Interval:
 
 
 def pck_difference(first: NDArray[np.int64], second: NDArray[np.int64]) -> Interval:
-    check_paired(first, second)
-    ours, theirs = _share(first), _share(second)
-    return bootstrap(len(first), lambda weights: ours(weights) - theirs(weights))
+    return paired_difference(first, second, _share)
 
 
 def _share(counts: NDArray[np.int64]) -> Headline:

@@ -302,6 +302,15 @@ def student_t(freedom: int) -> float:
     return z + first / freedom + second / freedom**2
 
 
+def paired_difference(
+    first: NDArray[Any], second: NDArray[Any], headline: Callable[[NDArray[Any]], Headline]
+) -> Interval:
+    """The headline of the first model minus that of the second, on the same images."""
+    check_paired(first, second)
+    ours, theirs = headline(first), headline(second)
+    return bootstrap(len(first), lambda weights: ours(weights) - theirs(weights))
+
+
 def check_paired(first: NDArray[Any], second: NDArray[Any]) -> None:
     if first.shape != second.shape:
         raise BadInput(
@@ -342,9 +351,7 @@ def mean_interval(values: Floats) -> Interval:
 
 
 def mean_difference(first: Floats, second: Floats) -> Interval:
-    check_paired(first, second)
-    ours, theirs = _mean(first), _mean(second)
-    return bootstrap(len(first), lambda weights: ours(weights) - theirs(weights))
+    return paired_difference(first, second, _mean)
 
 
 def _mean(values: Floats) -> Headline:

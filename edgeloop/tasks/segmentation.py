@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
-from pathlib import Path
 
 import numpy as np
 
 from edgeloop._util.system import available_cpus
-from edgeloop.errors import BadInput
+from edgeloop.errors import BadInput, NotFound
 from edgeloop.tasks.base import (
     Fitting,
     Illustration,
@@ -28,7 +27,21 @@ from edgeloop.tasks.base import (
     fitting_output,
     single_output,
 )
-from edgeloop.tasks.dataset import FACE_CLASSES, FACES, FILE, FaceFolder, LabelMap, read_label_map
+from edgeloop.tasks.dataset import (
+    FACE_CLASSES,
+    FACES,
+    FILE,
+    MAKE_SOME,
+    SUFFIX,
+    LabelMap,
+    Pair,
+    Preparation,
+    TrainableFolderTask,
+    check_folder,
+    decode_pair,
+    prepared,
+    read_label_map,
+)
 from edgeloop.tasks.metrics import (
     Counts,
     Floats,
@@ -38,11 +51,11 @@ from edgeloop.tasks.metrics import (
     are_logits,
     average_precision,
     bootstrap,
-    check_paired,
     class_scores,
     curves_of,
     margins,
     of_two_classes,
+    paired_difference,
     rarity_weighted,
     scores_of,
     tally_classes,
@@ -53,14 +66,11 @@ COUNTED = FACES.counted  # no background, and no facewear
 _NAMED, _TWO = 3, 2
 
 
-class Segmentation:
+class Segmentation(TrainableFolderTask[Pair]):
     """Scored by F1 over all classes except the background, rare ones weighing most."""
 
     name = "segmentation"
     metric = "f1"
-
-    def __init__(self, dataset: Path, cache: Path) -> None:
-        self._root, self._cache = dataset, cache
 
     @property
     def classes(self) -> Sequence[str]:
@@ -70,21 +80,41 @@ class Segmentation:
     def _labels(self) -> LabelMap:
         return read_label_map(self._root)
 
-    @cached_property
-    def _folder(self) -> FaceFolder:
-        return FaceFolder(self._root, self._cache, self._labels)
+    @property
+    def _items(self) -> list[Pair]:
+        """Sorted by name. Hidden files and others that are no PNG are left alone."""
+        check_folder(self._root)
+        files = [path.name for path in self._root.iterdir() if path.suffix == ".png"]
+        names = {name for name in files if not name.startswith(".")}
+        images = sorted(name for name in names if not name.endswith(f"{SUFFIX}.png"))
+        if not images:
+            raise NotFound(
+                reason=f"there are no images NNNNNN.png in {self._root}: name another folder "
+                f"({MAKE_SOME})"
+            )
+        labels = {f"{name.removesuffix('.png')}{SUFFIX}.png" for name in images}
+        for missing in sorted(labels - names)[:1]:
+            raise BadInput(
+                reason=f"{self._root / missing} is not there: every image needs its labels"
+            )
+        for alone in sorted(names - labels - set(images))[:1]:
+            raise BadInput(reason=f"{self._root / alone} has labels, but its image is not there")
+        return [
+            Pair(self._root / name, self._root / f"{name.removesuffix('.png')}{SUFFIX}.png")
+            for name in images
+        ]
 
-    def calibration(self, height: int, width: int, count: int) -> Samples:
-        return self._folder.calibration(height, width, count)
-
-    def test(self, height: int, width: int, count: int) -> Samples:
-        return self._folder.test(height, width, count)
-
-    def training(self, height: int, width: int) -> Samples:
-        return self._folder.training(height, width)
-
-    def validation(self, height: int, width: int) -> Samples:
-        return self._folder.validation(height, width)
+    def _prepared(self, items: Sequence[Pair], note: str, height: int, width: int) -> Samples:
+        recipe = Preparation(
+            root=self._root,
+            items=items,
+            files_of=lambda pair: (pair.image, pair.label),
+            decode=partial(decode_pair, height=height, width=width, labels=self._labels),
+            image_shape=(height, width, 3),
+            label_shape=(height, width),
+            also=(f"segmentation of {self._labels.digest}",),
+        )
+        return prepared(self._cache, recipe, note)
 
     def scorer(self, curves: bool = True) -> SegmentationScorer:
         counted = self._labels.counted
@@ -126,9 +156,7 @@ class Segmentation:
         return bootstrap(len(counts), self._headline(counts))
 
     def difference(self, first: Counts, second: Counts) -> Interval:
-        check_paired(first, second)
-        ours, theirs = self._headline(first), self._headline(second)
-        return bootstrap(len(first), lambda weights: ours(weights) - theirs(weights))
+        return paired_difference(first, second, self._headline)
 
     def _headline(self, counts: Counts) -> Headline:
         """Overall F1 as a function of how often each image counts."""

@@ -23,7 +23,7 @@ from edgeloop.graph.info import GraphInfo, Shape, TensorInfo, image_info
 from edgeloop.graph.read import index_limits
 from edgeloop.tasks.base import Images, Interval, Samples, Scorer, Tensors
 from edgeloop.tasks.dataset import BROKEN_ARRAY, SUFFIX, as_rgb, load
-from edgeloop.tasks.metrics import Floats, Headline, bootstrap, check_paired
+from edgeloop.tasks.metrics import Floats, Headline, bootstrap, paired_difference
 
 # Inputs for any model: those that the user gives, else random numbers.
 #
@@ -536,9 +536,7 @@ def agreement_interval(counts: NDArray[np.float64]) -> Interval:
 
 def agreement_difference(first: NDArray[np.float64], second: NDArray[np.float64]) -> Interval:
     """In dB of SQNR; of outputs in whole numbers the share of equal ones."""
-    check_paired(first, second)
-    ours, theirs = _worst_agreement(first), _worst_agreement(second)
-    return bootstrap(len(first), lambda weights: ours(weights) - theirs(weights))
+    return paired_difference(first, second, _worst_agreement)
 
 
 def _worst_agreement(counts: NDArray[np.float64]) -> Headline:

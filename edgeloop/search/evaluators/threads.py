@@ -59,6 +59,16 @@ def failure(arch_id: str, error: Exception | str, is_final: bool | None = None) 
     return Evaluation(arch_id, error=redact(" ".join(text.split())), is_final=is_final)
 
 
+def _drained(queue: SimpleQueue[Evaluation], timeout_s: float) -> list[Evaluation]:
+    """All evaluations in a queue; waits for the first one."""
+    evaluations = []
+    with contextlib.suppress(Empty):
+        evaluations.append(queue.get(timeout=max(0.0, timeout_s)))
+        while True:
+            evaluations.append(queue.get_nowait())
+    return evaluations
+
+
 class BusyTime:
     """When how many architectures were in evaluation."""
 
@@ -119,12 +129,7 @@ class ThreadedEvaluator(Evaluator):
         self._wake.set()
 
     def collect(self, timeout_s: float) -> list[Evaluation]:
-        evaluations = []
-        with contextlib.suppress(Empty):
-            evaluations.append(self._outbox.get(timeout=max(0.0, timeout_s)))
-            while True:
-                evaluations.append(self._outbox.get_nowait())
-        return evaluations
+        return _drained(self._outbox, timeout_s)
 
     def answer_to(self, outbox: SimpleQueue[Evaluation]) -> None:
         """Put evaluations there instead, before anything is sent; `collect` then returns none."""
@@ -279,14 +284,10 @@ class EvaluatorGroup(Evaluator):
         self._distribute()
 
     def collect(self, timeout_s: float) -> list[Evaluation]:
-        found: list[Evaluation] = []
-        with contextlib.suppress(Empty):
-            found.append(self._answers.get(timeout=max(0.0, timeout_s)))
-            while True:
-                found.append(self._answers.get_nowait())
-        settled = [evaluation for one in found if (evaluation := self._settled(one)) is not None]
+        settled = map(self._settled, _drained(self._answers, timeout_s))
+        evaluations = [evaluation for evaluation in settled if evaluation is not None]
         self._distribute()
-        return settled
+        return evaluations
 
     def close(self) -> None:
         self._queue.clear()

@@ -132,9 +132,9 @@ def ask_hourglass(
         raise BadInput(reason=reason)
     channels = trial.suggest_categorical("base_channels", list(base_channels))
     stem, hourglasses = _stem(channels, stride), []
+    blocks = _Blocks(trial, factors, kernels, most_layers)
     for number in range(trial.suggest_int("hourglasses", 1, most_hourglasses)):
-        blocks = _Blocks(trial, f"h{number}", factors, kernels, most_layers)
-        hourglasses.append(_hourglass(blocks, channels, chosen_depth))
+        hourglasses.append(_hourglass(blocks, f"h{number}", channels, chosen_depth))
         channels = hourglasses[-1].channels
     return NetworkPlan(stem, stride, tuple(hourglasses), classes)
 
@@ -171,47 +171,46 @@ def kernel_side(kind: object) -> int:
 
 
 class _Blocks:
-    """Suggests the layers of one hourglass. Names do not depend on earlier values."""
+    """Suggests the layers of hourglasses, up to `most` per block. Names do not depend on earlier
+    values."""
 
     def __init__(
-        self, trial: Trial, prefix: str, factors: Sequence[float], kernels: Sequence[str], most: int
+        self, trial: Trial, factors: Sequence[float], kernels: Sequence[str], most: int
     ) -> None:
-        self._trial, self._prefix = trial, prefix
-        self._factors, self._kernels, self.most = list(factors), list(kernels), most
+        self._trial, self.most = trial, most
+        self._factors, self._kernels = list(factors), list(kernels)
 
-    def widened(self, channels: int, level: int) -> int:
-        """Rounded up to a multiple of 4, so that no two default factors coincide."""
-        factor: float = self._trial.suggest_categorical(
-            f"{self._prefix}_down{level}_factor", self._factors
-        )
-        return _CHANNEL_STEP * math.ceil(channels * factor / _CHANNEL_STEP - 1e-9)
+    def widened(self, name: str, channels: int) -> float:
+        factor: float = self._trial.suggest_categorical(f"{name}_factor", self._factors)
+        return channels * factor
 
     def block(
         self, name: str, counts: tuple[int, int], inputs: int, outputs: int, stride: int = 1
     ) -> Block:
         """The first layer changes channels and size, the others keep them."""
         layers = []
-        for index in range(self._trial.suggest_int(f"{self._prefix}_{name}_layers", *counts)):
-            kind = self._trial.suggest_categorical(
-                f"{self._prefix}_{name}_op{index}", self._kernels
-            )
-            layers.append(ConvLayer(inputs, outputs, kernel_side(kind), stride))
+        for index in range(self._trial.suggest_int(f"{name}_layers", *counts)):
+            kernel = self._trial.suggest_categorical(f"{name}_op{index}", self._kernels)
+            layers.append(ConvLayer(inputs, outputs, kernel_side(kernel), stride))
             inputs, stride = outputs, 1
         return tuple(layers)
 
 
-def _hourglass(blocks: _Blocks, channels: int, depth: int) -> HourglassPlan:
+def _hourglass(blocks: _Blocks, prefix: str, channels: int, depth: int) -> HourglassPlan:
     """Down blocks from the top, then skip and up blocks from the bottom."""
     widths, most = [channels], blocks.most
     down, skip, up = [], [], []
     for level in range(1, depth + 1):
-        widths.append(blocks.widened(widths[-1], level))
-        down.append(blocks.block(f"down{level}", (1, most), widths[-2], widths[-1], stride=2))
+        name = f"{prefix}_down{level}"
+        steps = blocks.widened(name, widths[-1]) / _CHANNEL_STEP
+        # Rounded up to a multiple of 4, so that no two default factors coincide.
+        widths.append(_CHANNEL_STEP * math.ceil(steps - 1e-9))
+        down.append(blocks.block(name, (1, most), widths[-2], widths[-1], stride=2))
     for level in range(depth - 1, 0, -1):
         width = widths[level]
-        skip.append(blocks.block(f"skip{level}", (0, min(2, most)), width, width))
-        up.append(blocks.block(f"up{level}", (1, most), widths[level + 1], width))
-    last = blocks.block("last", (0, min(2, most)), widths[1], channels)
+        skip.append(blocks.block(f"{prefix}_skip{level}", (0, min(2, most)), width, width))
+        up.append(blocks.block(f"{prefix}_up{level}", (1, most), widths[level + 1], width))
+    last = blocks.block(f"{prefix}_last", (0, min(2, most)), widths[1], channels)
     width = channels if last else widths[1]
     return HourglassPlan(tuple(down), tuple(skip), tuple(up), last, width)
 
@@ -339,13 +338,13 @@ def ask_archai(
     """Options narrow the space, for example to few channels and small kernels on a laptop."""
     stride = trial.suggest_categorical("stem_stride", list(stems))
     channels = trial.suggest_categorical("base_ch", list(base_channels))
-    chosen = _ArchaiChoices(trial, list(factors), list(kernels))
+    suggested = _Blocks(trial, factors, kernels, most_layers)
     hourglasses = []
     for number in range(trial.suggest_int("hourglasses", 1, most_hourglasses)):
         count = trial.suggest_int(f"h{number}_blocks", blocks, blocks)
         _check_sides(shape, count, stride)
-        hourglasses.append(_archai_hourglass(chosen, f"h{number}", channels, count, most_layers))
-    post = chosen.block("post", (0, min(3, most_layers)), channels, channels)
+        hourglasses.append(_archai_hourglass(suggested, f"h{number}", channels, count))
+    post = suggested.block("post", (0, min(3, most_layers)), channels, channels)
     stem = (ConvLayer(3, channels, 3, stride),)
     return ArchaiNetworkPlan(stem, stride, tuple(hourglasses), post, classes)
 
@@ -437,41 +436,19 @@ class _ConfigReader:
         return BadArchitecture(what=self._where, reason=reason)
 
 
-class _ArchaiChoices:
-    """Suggests blocks of layers. Names do not depend on earlier values."""
-
-    def __init__(self, trial: Trial, factors: list[float], kernels: list[str]) -> None:
-        self._trial, self._factors, self._kernels = trial, factors, kernels
-
-    def widened(self, name: str, channels: int) -> int:
-        factor: float = self._trial.suggest_categorical(f"{name}_factor", self._factors)
-        return max(1, int(channels * factor))
-
-    def block(
-        self, name: str, counts: tuple[int, int], inputs: int, outputs: int, stride: int = 1
-    ) -> Block:
-        """The first layer changes channels and size, the others keep them."""
-        layers = []
-        for index in range(self._trial.suggest_int(f"{name}_layers", *counts)):
-            kernel = self._trial.suggest_categorical(f"{name}_op{index}", self._kernels)
-            layers.append(ConvLayer(inputs, outputs, kernel_side(kernel), stride))
-            inputs, stride = outputs, 1
-        return tuple(layers)
-
-
 def _archai_hourglass(
-    chosen: _ArchaiChoices, prefix: str, channels: int, blocks: int, most: int
+    blocks: _Blocks, prefix: str, channels: int, depth: int
 ) -> ArchaiHourglassPlan:
-    widths = [channels]
+    widths, most = [channels], blocks.most
     down, skip, up = [], [], []
-    for level in range(blocks):
+    for level in range(depth):
         name, stride = f"{prefix}_down{level}", 2 if level else 1
-        widths.append(chosen.widened(name, widths[-1]))
-        down.append(chosen.block(name, (1, most), widths[-2], widths[-1], stride))
-    for level in range(blocks - 1):
+        widths.append(max(1, int(blocks.widened(name, widths[-1]))))
+        down.append(blocks.block(name, (1, most), widths[-2], widths[-1], stride))
+    for level in range(depth - 1):
         here, below = widths[level + 1], widths[level + 2]
-        skip.append(chosen.block(f"{prefix}_skip{level}", (0, min(2, most)), here, here))
-        up.append(chosen.block(f"{prefix}_up{level}", (1, most), below, here))
+        skip.append(blocks.block(f"{prefix}_skip{level}", (0, min(2, most)), here, here))
+        up.append(blocks.block(f"{prefix}_up{level}", (1, most), below, here))
     return ArchaiHourglassPlan(tuple(down), tuple(skip), tuple(up), channels)
 
 
