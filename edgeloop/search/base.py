@@ -90,8 +90,8 @@ class Evaluator(ABC):
 
     def known(self, results: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
         """What stored results, by their conditions, say about the values that it returns."""
-        found = results.get(self.conditions, {})
-        return {name: found[name] for name in (*self.gives, *self.beside) if name in found}
+        stored = results.get(self.conditions, {})
+        return {name: stored[name] for name in (*self.gives, *self.beside) if name in stored}
 
     def stored(self, values: Mapping[str, float]) -> Mapping[str, Mapping[str, float]]:
         """Its values, by the conditions under which others may use them."""

@@ -336,31 +336,31 @@ class Search:
 
     def _utilisation(self) -> dict[str, float]:
         """Also kept in the folder, for `edgeloop searches` and the portal."""
-        found = utilisation_of(self._training, self.config.workers, self._models.gpu_utilisation)
-        if found:
-            write_atomic(self.folder / UTILISATION, json.dumps(found) + "\n")
-        return found
+        shares = utilisation_of(self._training, self.config.workers, self._models.gpu_utilisation)
+        if shares:
+            write_atomic(self.folder / UTILISATION, json.dumps(shares) + "\n")
+        return shares
 
     def _evaluators(self, tell: Tell) -> list[Evaluator]:
         config, settings = self.config, self.workspace.settings
-        found: list[Evaluator] = []
+        evaluators: list[Evaluator] = []
         screened = list(dict.fromkeys(map(value_of, config.wanted)))
         screened = [value for value in screened if value in SCREENED]
         if screened:
-            found.append(self._screening_group(screened))
+            evaluators.append(self._screening_group(screened))
         conditions = ""
         if config.train is not None:
             trainer = trainer_of(config.train, config.data, settings, config.workers)
             training = trainer.evaluator(config.name, self.folder / "training", tell)
             self._training = training
-            found.append(training)
+            evaluators.append(training)
             conditions = training.conditions
         for name in FARM:
             if name in config.wanted:
-                found.append(self._farm(name, conditions, tell))
-        for evaluator in found:
+                evaluators.append(self._farm(name, conditions, tell))
+        for evaluator in evaluators:
             self._closing.callback(evaluator.close)
-        return found
+        return evaluators
 
     def _bank(self, evaluators: Sequence[Evaluator]) -> Bank:
         """What was screened before. An edited file of a user's space builds other models."""
@@ -416,8 +416,8 @@ class Search:
     def _options(self, name: str) -> Mapping[str, object]:
         """The options of an objective; `farm:` has defaults for all that runners measure."""
         usual = self.config.farm if name in FARM else {}
-        found = [o.options for o in self.config.objectives if o.name == name]
-        return {**usual, **(found[0] if found else {})}
+        named = [o.options for o in self.config.objectives if o.name == name]
+        return {**usual, **(named[0] if named else {})}
 
 
 def search_settings(
@@ -449,8 +449,8 @@ def written(config: SearchConfig, experiment: str) -> str:
     """
     import yaml
 
-    given = config.document.get("objectives")
-    options = given if isinstance(given, Mapping) else {}
+    objectives_written = config.document.get("objectives")
+    options = objectives_written if isinstance(objectives_written, Mapping) else {}
     objectives = {
         o.value: {**(options.get(o.value) or {}), "goal": o.goal} for o in config.objectives
     }
@@ -566,14 +566,14 @@ def utilisation_of(
         return {}
     busy = training.busy_share(training.capacity or workers)
     here = training.gpu_utilisation
-    known = {"trainers": busy, "gpu": reported if here is None else here}
-    return {name: round(share, 3) for name, share in known.items() if share is not None}
+    shares = {"trainers": busy, "gpu": reported if here is None else here}
+    return {name: round(share, 3) for name, share in shares.items() if share is not None}
 
 
 def trainer_of(train: Mapping[str, object], data: str, settings: Settings, workers: int) -> Trainer:
     """From the keys of `train:`, most of which are those of a training plan."""
-    known = {entry.name for entry in fields(TrainingPlan)}
-    plan = {key: value for key, value in train.items() if key in known and value is not None}
+    plan_keys = {entry.name for entry in fields(TrainingPlan)}
+    plan = {key: value for key, value in train.items() if key in plan_keys and value is not None}
     try:
         if isinstance(plan.get("learning_rate"), str):  # YAML reads 1e-2 as a text
             plan["learning_rate"] = float(str(plan["learning_rate"]))
@@ -615,10 +615,10 @@ def dataset_folder(data: str, project: Path) -> Path:
 
 
 def seconds(value: object) -> float:
-    found = seconds_of(str(value))
-    if not found:
+    duration_s = seconds_of(str(value))
+    if not duration_s:
         raise BadInput(reason=f"{value!r} is not a time: write {TIME_FORMS}")
-    return found
+    return duration_s
 
 
 @dataclass(frozen=True)
@@ -634,11 +634,11 @@ class Retrained:
 
 def front_in(folder: Path) -> list[Architecture]:
     """The architectures of the front in the folder of a search."""
-    found = sorted((folder / PARETO).glob("id_*.json"))
-    if not found:
+    files = sorted((folder / PARETO).glob("id_*.json"))
+    if not files:
         reason = f"there is no front in {folder}: run the search first, or name its folder"
         raise BadInput(reason=reason)
-    return [Architecture.load(path) for path in found]
+    return [Architecture.load(path) for path in files]
 
 
 def retrain(
@@ -653,7 +653,7 @@ def retrain(
     front = {arch.id: arch for arch in front_in(folder)}
     experiment = workspace.experiment
     table = Candidates(workspace.store.models(experiment), experiment)
-    known = {row.key: row for row in patiently(lambda: workspace.find(()))}
+    rows = {row.key: row for row in patiently(lambda: workspace.find(()))}
     training = trainer.evaluator(f"{name}-{FULL}", folder / FULL / "training")
     done: list[Retrained] = []
     try:
@@ -662,7 +662,7 @@ def retrain(
         while len(done) < len(front):
             for evaluation in training.collect(LOOK_S):
                 arch = front[evaluation.arch_id]
-                row = known.get(arch.id)
+                row = rows.get(arch.id)
                 item = _recorded(arch, evaluation, row, table, training.conditions)
                 if not evaluation.error:
                     _keep(arch, evaluation, folder, workspace if is_published else None, item)
@@ -862,12 +862,12 @@ def _variables(config: SearchConfig, settings: Settings) -> dict[str, str]:
     with suppress(OSError):
         texts.append((settings.project / SETTINGS_FILE).read_text(encoding="utf-8"))
     needed, *optional = [set(_VARIABLE.findall(text)) for text in texts]
-    known = {name for names in optional for name in names if has_variable(name)}
-    for name in sorted(needed | known):
+    set_here = {name for names in optional for name in names if has_variable(name)}
+    for name in sorted(needed | set_here):
         if name.startswith("EDGELOOP_"):
             reason = f"the variable {name} cannot be sent with a job: give it a name that does not "
             raise BadInput(reason=f"{reason}begin with EDGELOOP_")
-    return {name: f"${{{name}}}" for name in sorted(needed | known)}
+    return {name: f"${{{name}}}" for name in sorted(needed | set_here)}
 
 
 def _refuse_secrets(config: SearchConfig, words: Sequence[str]) -> None:

@@ -75,19 +75,19 @@ _OF_SEVERAL = " With several chips: for each, or `{CHIP: [least, most]}`."
 def _number(value: object) -> float:
     """YAML reads 1e4 as a text; people do not."""
     try:
-        found = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
+        parsed = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
-        found = math.nan
-    if math.isnan(found):
+        parsed = math.nan
+    if math.isnan(parsed):
         raise ValueError(f"must be a number, not {shown(value)}")
-    return found
+    return parsed
 
 
 def _finite(value: object) -> float:
-    found = _number(value)
-    if math.isinf(found):
+    parsed = _number(value)
+    if math.isinf(parsed):
         raise ValueError(f"must be finite, not {shown(value)}")
-    return found
+    return parsed
 
 
 def _range(value: object) -> tuple[float, float]:
@@ -103,13 +103,13 @@ def _chip_range(value: object) -> tuple[float, float] | dict[str, tuple[float, f
     """One for all chips, or one by the name of each."""
     if not isinstance(value, dict):
         return _range(value)
-    found = {}
+    by_device = {}
     for device, limits in value.items():
         try:
-            found[device_name(device)] = _range(limits)
+            by_device[device_name(device)] = _range(limits)
         except ValueError as error:
             raise ValueError(f"of {device} {error}") from None
-    return found
+    return by_device
 
 
 def device_name(value: object) -> str:
@@ -118,10 +118,10 @@ def device_name(value: object) -> str:
 
 
 def _device_names(value: object) -> tuple[str, ...]:
-    found = tuple(map(device_name, items(value)))
-    if not all(found):
+    names = tuple(map(device_name, items(value)))
+    if not all(names):
         raise ValueError("must be names of chips, for example [htp:qcs8550, htp:x-elite]")
-    return found
+    return names
 
 
 def _sides(value: object) -> tuple[int, int]:
@@ -406,8 +406,8 @@ class Objective:
 
     def limit(self, end: Literal["worst", "best"]) -> float | None:
         """Where its hypervolume begins or ends, if the file says so."""
-        found = self.options.get(end)
-        return None if found is None else float(str(found))
+        value = self.options.get(end)
+        return None if value is None else float(str(value))
 
 
 @dataclass(frozen=True)
@@ -458,11 +458,11 @@ class Rungs:
     @property
     def pauses(self) -> tuple[int, ...]:
         longest = self.longest or max(self.factor, -(-self.total // _PARTS))
-        found, at = [], self.first
+        marks, at = [], self.first
         while at < self.total:
-            found.append(at)
+            marks.append(at)
             at = min(at * self.factor, at + longest)
-        return tuple(found)
+        return tuple(marks)
 
     @property
     def marks(self) -> tuple[int, ...]:
@@ -483,13 +483,13 @@ def rungs_of(train: Mapping[str, object]) -> Rungs | None:
     written = train.get("early_stopping")
     if written is None or written is False:
         return None
-    given = written if isinstance(written, Mapping) else {}
+    keys = written if isinstance(written, Mapping) else {}
     unit: Unit = "steps" if train.get("steps") else "epochs"
     total = int(str(train.get(unit) or 1))
-    factor = int(str(given.get("factor") or 3))
+    factor = int(str(keys.get("factor") or 3))
     usual = 1 if unit == "epochs" else max(1, total // factor**3)
-    longest = int(str(given["longest"])) if given.get("longest") else None
-    return Rungs(total, int(str(given.get("first") or usual)), factor, unit, longest)
+    longest = int(str(keys["longest"])) if keys.get("longest") else None
+    return Rungs(total, int(str(keys.get("first") or usual)), factor, unit, longest)
 
 
 @dataclass(frozen=True)
@@ -532,12 +532,12 @@ class SearchConfig:
         return tuple(self._front(device) for device in self.devices or ("",))
 
     def _front(self, device: str) -> SearchFront:
-        kept = [
+        placed = [
             (place, objective)
             for place, objective in enumerate(self.objectives)
             if objective.device in ("", device)
         ]
-        places, objectives = zip(*kept, strict=True)
+        places, objectives = zip(*placed, strict=True)
         return SearchFront(device, tuple(objectives), tuple(places))
 
     @property
@@ -552,9 +552,9 @@ class SearchConfig:
         """How candidates are trained, where an objective asks for it."""
         for objective in self.objectives:
             if objective.name in TRAINED:
-                found = objective.options.get("train") or {}
+                keys = objective.options.get("train") or {}
                 named = {"task": self.task} if self.task else {}
-                return {**(found if isinstance(found, Mapping) else {}), **named}
+                return {**(keys if isinstance(keys, Mapping) else {}), **named}
         return None
 
     @property
@@ -694,28 +694,28 @@ def _devices(keys: SearchFile, origin: Origin) -> tuple[str, ...]:
 
 def _objectives(written: object, devices: Sequence[str], origin: Origin) -> tuple[Objective, ...]:
     """In the order of the file, with options as written: they are part of a search's identity."""
-    found: list[Objective] = []
+    objectives: list[Objective] = []
     for name, value in written.items() if isinstance(written, Mapping) else ():
         options = dict(value or {})
         goal = options.pop("goal", None) or ("min" if name in MINIMISED else "max")
         for device in _devices_of(name, devices):
-            found.append(Objective(on_device(name, device), cast("Goal", goal), options))
-    if not found:
+            objectives.append(Objective(on_device(name, device), cast("Goal", goal), options))
+    if not objectives:
         reason = f"must name at least one of {', '.join(VALUES)}"
         raise origin.wrong(("objectives",), reason)
-    for objective in found:
+    for objective in objectives:
         _check_scale(objective, origin)
-    first, *others = [o for o in found if o.options.get("train")] or [found[0]]
+    first, *others = [o for o in objectives if o.options.get("train")] or [objectives[0]]
     for other in others:
         if other.options["train"] != first.options["train"]:
             reason = f"must be that of {first.name}: a candidate is trained once"
             raise origin.wrong(("objectives", other.name, "train"), reason)
-    return tuple(found)
+    return tuple(objectives)
 
 
 def _check_scale(objective: Objective, origin: Origin) -> None:
-    worst, given = objective.limit("worst"), objective.limit("best")
-    best = objective.ideal if given is None else given
+    worst, best_written = objective.limit("worst"), objective.limit("best")
+    best = objective.ideal if best_written is None else best_written
     if worst is None or best is None or objective.minimised(best) < objective.minimised(worst):
         return
     side = "above" if objective.goal == "min" else "below"
@@ -732,18 +732,18 @@ def _ranges(
     keys: SearchFile, devices: Sequence[str], origin: Origin
 ) -> dict[str, tuple[float, float]]:
     """Limits by the names of values. A chip that a limit by chip does not name has none."""
-    found: dict[str, tuple[float, float]] = {}
+    ranges: dict[str, tuple[float, float]] = {}
     for value, limits in keys.search.constraints.model_dump(exclude_none=True).items():
         if not isinstance(limits, Mapping):
-            found |= {on_device(value, device): limits for device in _devices_of(value, devices)}
+            ranges |= {on_device(value, device): limits for device in _devices_of(value, devices)}
             continue
         for device in limits:
             if device not in devices:
-                known = suggestion(device, devices, "its chips are") if devices else "it has one"
-                reason = f"names {device}, which is not among the chips of the search: {known}"
+                hint = suggestion(device, devices, "its chips are") if devices else "it has one"
+                reason = f"names {device}, which is not among the chips of the search: {hint}"
                 raise origin.wrong(("search", "constraints", value), reason)
-        found |= {on_device(value, device): limits.get(device, NO_LIMIT) for device in devices}
-    return found
+        ranges |= {on_device(value, device): limits.get(device, NO_LIMIT) for device in devices}
+    return ranges
 
 
 def _check_rungs(objectives: Sequence[Objective], origin: Origin) -> None:

@@ -111,10 +111,10 @@ class Bank:
         """A new file, whose first batch has this number; what was added before is kept."""
         self.first = first
         lines = [{"bank": FORMAT, "conditions": self._conditions, "first": first}]
-        known = [member for member in self._members.values() if member.batch == ELSEWHERE]
-        if known:
-            lines.append(_plan_line(ELSEWHERE, (member.params for member in known)))
-            lines += [_result_line(m.arch.id, m.values, m.error) for m in known if m.is_screened]
+        adopted = [member for member in self._members.values() if member.batch == ELSEWHERE]
+        if adopted:
+            lines.append(_plan_line(ELSEWHERE, (member.params for member in adopted)))
+            lines += [_result_line(m.arch.id, m.values, m.error) for m in adopted if m.is_screened]
         if self._file is not None:
             try:
                 write_atomic(self._file, b"".join(map(_encoded, lines)))
@@ -219,11 +219,11 @@ def _lines(file: Path) -> Iterator[dict[str, Any]]:
             while left > 0 and (line := opened.readline(_LONGEST_LINE)):
                 left -= len(line)
                 try:
-                    found = json.loads(line)
+                    entry = json.loads(line)
                 except (ValueError, RecursionError):
                     continue
-                if isinstance(found, dict):
-                    yield found
+                if isinstance(entry, dict):
+                    yield entry
     except OSError:
         return
 
@@ -233,8 +233,8 @@ def _plan_line(batch: int, several: Iterable[Params]) -> dict[str, Any]:
 
 
 def _result_line(arch_id: str, values: Mapping[str, float], error: str) -> dict[str, Any]:
-    found: dict[str, Any] = {"member": arch_id, "values": dict(values)}
-    return found | ({"error": error} if error else {})
+    entry: dict[str, Any] = {"member": arch_id, "values": dict(values)}
+    return entry | ({"error": error} if error else {})
 
 
 def _encoded(line: Mapping[str, Any]) -> bytes:
@@ -375,13 +375,13 @@ class CandidatePool:
         """The candidate to train now; None if it is not known yet, or the space is exhausted."""
         members = (None if self._is_patient else self._choosable()) or self._advance()
         while members:
-            known = {member.arch.id: member.values for member in members}
+            values_by_id = {member.arch.id: member.values for member in members}
             visible = [self._as_seen(member) for member in self._visible()]
-            candidate = self._study.choose(visible, known)
+            candidate = self._study.choose(visible, values_by_id)
             if candidate is not None:
                 self.follow(candidate)
                 return candidate
-            self._given_up |= dict.fromkeys(known, "the sampler did not choose it")
+            self._given_up |= dict.fromkeys(values_by_id, "the sampler did not choose it")
             self._seen.clear()
             members = self._advance()
         return None
@@ -469,9 +469,9 @@ class CandidatePool:
         empty = (None,) * len(self._config.objectives)
         bank += [ScreenedMember(params, empty, False) for params in self._bank.repeats]
         basis = ended if self._is_patient else None
-        found = self._study.batch(self._place, basis, bank, self._size())
-        self._is_planned = not found
-        self._send(self._bank.plan(self._place, found))
+        batch = self._study.batch(self._place, basis, bank, self._size())
+        self._is_planned = not batch
+        self._send(self._bank.plan(self._place, batch))
 
     def _size(self) -> int:
         """Of the next batch."""
@@ -501,12 +501,14 @@ class CandidatePool:
     def _in_a_row(self) -> int:
         """How many members, up to the last one, may not be trained."""
         taken = self._taken_over()
-        own = [member for member in reversed(self._tried()) if member.arch.id not in taken]
-        return len(list(takewhile(self._objection, own)))
+        screened_here = [
+            member for member in reversed(self._tried()) if member.arch.id not in taken
+        ]
+        return len(list(takewhile(self._objection, screened_here)))
 
     def _last_objection(self) -> str:
-        found = map(self._objection, reversed(self._tried()))
-        return next(filter(None, found), "").rstrip(".")
+        objections = map(self._objection, reversed(self._tried()))
+        return next(filter(None, objections), "").rstrip(".")
 
     def _tried(self) -> list[BankMember]:
         """Those that were screened, and those that this machine could not screen."""
@@ -566,9 +568,9 @@ class CandidatePool:
 
     def _as_seen(self, member: BankMember) -> ScreenedMember:
         """As the sampler sees it; a member without values teaches it nothing."""
-        known = self._seen.get(member.arch.id)
-        if known is not None:
-            return known
+        cached = self._seen.get(member.arch.id)
+        if cached is not None:
+            return cached
         values = tuple(
             o.minimised(member.values[o.name]) if o.name in member.values else None
             for o in self._config.objectives
@@ -588,8 +590,8 @@ class CandidatePool:
             return
         member = self._bank.get(item.arch.id)
         values = {name: item.values[name] for name in self._names if name in item.values}
-        given = {name for evaluator in self._evaluators for name in evaluator.gives}
-        if (member is None or not member.is_screened) and given <= set(values):
+        required = {name for evaluator in self._evaluators for name in evaluator.gives}
+        if (member is None or not member.is_screened) and required <= set(values):
             if self._is_patient:
                 self._bank.put(item.arch.id, values)
             else:

@@ -62,8 +62,8 @@ def fronts_of(config: SearchConfig, candidates: Iterable[Item]) -> dict[str, lis
 
 def front_of(config: SearchConfig, candidates: Iterable[Item]) -> list[Item]:
     """The candidates that are on any front, best first in the first objective."""
-    found = fronts_of(config, candidates)
-    joined = {item.number: item for front in found.values() for item in front}
+    fronts = fronts_of(config, candidates)
+    joined = {item.number: item for front in fronts.values() for item in front}
     return sorted(joined.values(), key=lambda item: minimised(config.objectives, item))
 
 
@@ -86,11 +86,13 @@ def is_eligible(config: SearchConfig, front: SearchFront, item: WithResult) -> b
 def _front(config: SearchConfig, front: SearchFront, candidates: Sequence[Item]) -> list[Item]:
     eligible = [item for item in candidates if is_eligible(config, front, item)]
     points = [minimised(front.objectives, item) for item in eligible]
-    kept = non_dominated(points)
-    found = [
-        (point, item) for point, item, stays in zip(points, eligible, kept, strict=True) if stays
+    is_on_front = non_dominated(points)
+    members = [
+        (point, item)
+        for point, item, stays in zip(points, eligible, is_on_front, strict=True)
+        if stays
     ]
-    return [item for _, item in sorted(found, key=lambda pair: pair[0])]
+    return [item for _, item in sorted(members, key=lambda pair: pair[0])]
 
 
 # The hypervolume of a search: one definition, with a reference point that is fixed once.
@@ -131,8 +133,8 @@ def reference_from(document: object) -> ReferencePoint | None:
     """What `as_json` returned; None for anything else."""
     with suppress(AttributeError, KeyError, TypeError, ValueError):
         scales = {
-            str(name): ObjectiveScale(float(found["worst"]), float(found["best"]))
-            for name, found in document["objectives"].items()  # type: ignore[index]
+            str(name): ObjectiveScale(float(ends["worst"]), float(ends["best"]))
+            for name, ends in document["objectives"].items()  # type: ignore[index]
         }
         every = [end for scale in scales.values() for end in (scale.worst, scale.best)]
         if all(map(math.isfinite, every)) and all(s.worst != s.best for s in scales.values()):
@@ -159,22 +161,22 @@ def reference_of(
     """From what the configuration says, what is `known` already, and results, in this order. None
     if that is not enough."""
     every = list(results)
-    found: dict[str, ObjectiveScale] = {}
+    scales: dict[str, ObjectiveScale] = {}
     for objective in config.objectives:
         worst, best = objective.limit("worst"), objective.limit("best")
-        kept = known.scales.get(objective.name) if known is not None else None
-        if kept is not None:
-            worst = kept.worst if worst is None else worst
-            best = kept.best if best is None else best
+        earlier_scale = known.scales.get(objective.name) if known is not None else None
+        if earlier_scale is not None:
+            worst = earlier_scale.worst if worst is None else worst
+            best = earlier_scale.best if best is None else best
         values = [values[objective.name] for values in every]
         if worst is None and not values:
             return None
         if best is None and not values and objective.ideal is None:
             return None
-        found[objective.name] = scale_of(
+        scales[objective.name] = scale_of(
             values, objective.goal, ideal=objective.ideal, worst=worst, best=best
         )
-    return ReferencePoint(found, known.results if known is not None else len(every))
+    return ReferencePoint(scales, known.results if known is not None else len(every))
 
 
 class VolumeCurve:
@@ -444,8 +446,8 @@ def copy_atomic(source: Path, target: Path) -> None:
 
 
 def _state_table(config: SearchConfig, candidates: Sequence[Candidate]) -> str:
-    known = (name for item in candidates for name in item.values if is_result(name))
-    names = list(dict.fromkeys([*config.wanted, *known]))
+    measured = (name for item in candidates for name in item.values if is_result(name))
+    names = list(dict.fromkeys([*config.wanted, *measured]))
     fronts = fronts_of(config, candidates)
     several = ("fronts",) if config.devices else ()
     heads = ("number", "iteration", "arch_id", "state", *names, PARAMETERS, "is_pareto")
@@ -496,33 +498,33 @@ class LearningCurves:
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / CURVES
-        known = read_curves(folder)
-        self._steps = {name: {point.step for point in curve} for name, curve in known.items()}
-        if known:
-            rows = ((name, *astuple(point)) for name, curve in known.items() for point in curve)
+        curves = read_curves(folder)
+        self._steps = {name: {point.step for point in curve} for name, curve in curves.items()}
+        if curves:
+            rows = ((name, *astuple(point)) for name, curve in curves.items() for point in curve)
             write_atomic(self._file, csv_text([_COLUMNS, *rows]))
 
     def add(self, arch_id: str, history: Path) -> None:
         """What is new in the `metrics.jsonl` of a training."""
-        known = self._steps.setdefault(arch_id, set())
-        new = [point for point in _points(history) if point.step not in known]
+        known_steps = self._steps.setdefault(arch_id, set())
+        new = [point for point in _points(history) if point.step not in known_steps]
         if not new:
             return
         is_first = not self._file.exists()
         rows = [(arch_id, *astuple(point)) for point in new]
         with self._file.open("ab") as file:
             file.write(csv_text([_COLUMNS, *rows] if is_first else rows).encode())
-        known.update(point.step for point in new)
+        known_steps.update(point.step for point in new)
 
 
 def read_curves(folder: Path) -> dict[str, list[CurvePoint]]:
     """The learning curve of each candidate, by the id of its architecture, in order of steps."""
-    found: dict[str, dict[int, CurvePoint]] = {}
+    curves: dict[str, dict[int, CurvePoint]] = {}
     for row in _lines(folder / CURVES):
         point = _point(row)
         if point is not None and row.get("arch_id"):
-            found.setdefault(row["arch_id"], {})[point.step] = point
-    return {name: [curve[step] for step in sorted(curve)] for name, curve in found.items()}
+            curves.setdefault(row["arch_id"], {})[point.step] = point
+    return {name: [curve[step] for step in sorted(curve)] for name, curve in curves.items()}
 
 
 def _lines(file: Path) -> list[dict[str, str]]:
@@ -538,7 +540,7 @@ def _lines(file: Path) -> list[dict[str, str]]:
 
 
 def _points(history: Path) -> list[CurvePoint]:
-    found = []
+    points = []
     try:
         lines = history.read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -551,8 +553,8 @@ def _points(history: Path) -> list[CurvePoint]:
             continue
         point = _point(renamed)
         if point is not None:
-            found.append(point)
-    return found
+            points.append(point)
+    return points
 
 
 def _point(row: Mapping[str, object]) -> CurvePoint | None:
@@ -867,20 +869,20 @@ def _config(document: Mapping[str, object], name: str) -> tuple[SearchConfig, bo
     }
     named = [objectives[value].get("devices") for value in CHIP if value in objectives]
     devices = tuple(map(str, next((one for one in named if isinstance(one, list)), ())))
-    found = []
+    listed = []
     for key, options in objectives.items():
         goal = options.get("goal") or ("min" if key in MINIMISED else "max")
         for device in devices if devices and key in CHIP else ("",):
             name_there = on_device(key, device)
-            found.append(Objective(name_there, "min" if goal == "min" else "max"))
-    return SearchConfig(name, tuple(found), devices=devices), False
+            listed.append(Objective(name_there, "min" if goal == "min" else "max"))
+    return SearchConfig(name, tuple(listed), devices=devices), False
 
 
 def _without_variables(value: object) -> object:
     """Without the keys of a document whose values name a variable."""
     if isinstance(value, Mapping):
-        kept = {key: item for key, item in value.items() if not _names_variable(item)}
-        return {key: _without_variables(item) for key, item in kept.items()}
+        plain_items = {key: item for key, item in value.items() if not _names_variable(item)}
+        return {key: _without_variables(item) for key, item in plain_items.items()}
     return value
 
 
@@ -890,10 +892,10 @@ def _names_variable(value: object) -> bool:
 
 def _utilisation(file: Path) -> dict[str, float]:
     try:
-        found = json.loads(_text(file)) if file.is_file() else {}
+        content = json.loads(_text(file)) if file.is_file() else {}
     except ValueError:
         return {}
-    shares = found.items() if isinstance(found, dict) else ()
+    shares = content.items() if isinstance(content, dict) else ()
     return {str(name): float(share) for name, share in shares if isinstance(share, int | float)}
 
 
@@ -929,15 +931,18 @@ def _with_fronts(
     if not names:
         return [SeenFront("", (), (), None)], tuple(candidates)
     complete = [item for item in candidates if all(name in item.values for name in names)]
-    found = fronts_of(config, complete)
+    fronts_by_name = fronts_of(config, complete)
     on: dict[int, tuple[str, ...]] = {}  # by identity: numbers in a damaged table may repeat
-    for name, members in found.items():
+    for name, members in fronts_by_name.items():
         for item in members:
             on[id(item)] = (*on.get(id(item), ()), name)
     seen = {id(item): replace(item, fronts=on.get(id(item), ())) for item in candidates}
     fronts = [
         SeenFront(
-            front.name, front.objectives, tuple(seen[id(item)] for item in found[front.name]), None
+            front.name,
+            front.objectives,
+            tuple(seen[id(item)] for item in fronts_by_name[front.name]),
+            None,
         )
         for front in config.fronts
     ]
@@ -945,34 +950,34 @@ def _with_fronts(
 
 
 def _curve(rows: Rows, fronts: Sequence[str]) -> list[tuple[int, float, tuple[float, ...]]]:
-    found = []
+    points = []
     for row in rows:
         count, volume = row.get("candidates", ""), _number(row.get("hypervolume", ""))
         if count.isdecimal() and math.isfinite(volume):
             parts = [_number(row.get(f"hypervolume@{name}", "")) for name in fronts]
             each = [volume if math.isnan(part) else part for part in parts]
-            found.append((int(count), volume, tuple(each)))
-    return found
+            points.append((int(count), volume, tuple(each)))
+    return points
 
 
 def _learning(rows: Rows) -> dict[str, tuple[LearningPoint, ...]]:
-    found: dict[str, list[LearningPoint]] = {}
+    curves: dict[str, list[LearningPoint]] = {}
     for row in rows:
         names = ("epoch", "step", "loss", "val_f1", "val_iou")
         point = LearningPoint(*(_number(row.get(name, "")) for name in names))
-        found.setdefault(row.get("arch_id", ""), []).append(point)
-    return {name: tuple(points) for name, points in found.items() if name}
+        curves.setdefault(row.get("arch_id", ""), []).append(point)
+    return {name: tuple(points) for name, points in curves.items() if name}
 
 
 def _parameters(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text or "{}")
+        content = json.loads(text or "{}")
     except (ValueError, RecursionError):
         return {}
     plain = (str, int, float, bool)
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         return {}
-    return {name: value for name, value in found.items() if isinstance(value, plain)}
+    return {name: value for name, value in content.items() if isinstance(value, plain)}
 
 
 def _table(file: Path) -> Rows:
@@ -1036,19 +1041,19 @@ def importances(
     it is not known. Parameters that never differ are left out; empty if there are too few
     candidates."""
     names = sorted({name for params in parameters for name in params})
-    known = {
+    numbers_by_objective = {
         objective: np.asarray(numbers, dtype=np.float64) for objective, numbers in values.items()
     }
-    found = []
+    ranked = []
     for name in names:
         shares = {
             objective: _explained([params.get(name) for params in parameters], numbers)
-            for objective, numbers in known.items()
+            for objective, numbers in numbers_by_objective.items()
         }
         told = {objective: share for objective, share in shares.items() if share is not None}
         if told:
-            found.append(Importance(name, told))
-    return tuple(sorted(found, key=lambda item: (-item.most, item.parameter)))
+            ranked.append(Importance(name, told))
+    return tuple(sorted(ranked, key=lambda item: (-item.most, item.parameter)))
 
 
 def _explained(settings: Sequence[object], numbers: Floats) -> float | None:
@@ -1058,9 +1063,9 @@ def _explained(settings: Sequence[object], numbers: Floats) -> float | None:
         return None
     ranks = _ranks(numbers[is_known])
     total = float(((ranks - ranks.mean()) ** 2).sum())
-    kept = [setting for setting, known in zip(settings, is_known, strict=True) if known]
-    has = np.array([setting is not None for setting in kept])
-    levels = _levels([setting for setting in kept if setting is not None])
+    known_settings = [setting for setting, known in zip(settings, is_known, strict=True) if known]
+    has = np.array([setting is not None for setting in known_settings])
+    levels = _levels([setting for setting in known_settings if setting is not None])
     groups = [ranks[has][np.array([level == one for level in levels])] for one in set(levels)]
     count, freedom = len(groups), int(has.sum()) - len(groups)
     if count < 2:

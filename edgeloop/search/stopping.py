@@ -72,8 +72,8 @@ class Ladder:
     def next(self, *, is_last: bool) -> str | None:
         """The paused candidate that continues next; `is_last`: no candidate is left to begin."""
         if is_last not in self._next:
-            found = self._rule.promotable(list(self._members.values()), is_last)
-            self._next[is_last] = found[0] if found else None
+            promotable = self._rule.promotable(list(self._members.values()), is_last)
+            self._next[is_last] = promotable[0] if promotable else None
         return self._next[is_last]
 
 
@@ -87,40 +87,42 @@ def expected_values(
     if rungs is None or not partial:
         return {}
     complete = [item for item in candidates if item.state == "complete"]
-    known = [_member(config, item, item.rungs, waits=False) for item in partial]
+    rung_members = [_member(config, item, item.rungs, waits=False) for item in partial]
     for item in complete:
-        known.append(_member(config, item, {**item.rungs, rungs.total: item.values}, waits=False))
-    members = [member for member in known if member is not None]
+        rung_members.append(
+            _member(config, item, {**item.rungs, rungs.total: item.values}, waits=False)
+        )
+    members = [member for member in rung_members if member is not None]
     means = {m.key: mean for m, mean in zip(members, forecast(members, rungs).mean, strict=True)}
-    found = {}
+    expected = {}
     for item in partial:
         if item.arch.id in means:
             values = dict(item.rungs[max(item.rungs)])
             for objective, mean in zip(_trained(config), means[item.arch.id], strict=True):
                 values[objective.name] = objective.minimised(float(mean))  # undoes itself
-            found[item.arch.id] = values
-    return found
+            expected[item.arch.id] = values
+    return expected
 
 
 def _member(
     config: SearchConfig, candidate: Candidate, marks: Mapping[int, Values], waits: bool
 ) -> RungMember | None:
     """None while an exact value is unknown."""
-    known = marks[max(marks)] if marks else {}
+    latest = marks[max(marks)] if marks else {}
     objectives = _compared(config)
-    if any(objective.name not in known for objective in objectives):
+    if any(objective.name not in latest for objective in objectives):
         return None
-    exact = tuple(None if o.name in TRAINED else o.minimised(known[o.name]) for o in objectives)
+    exact = tuple(None if o.name in TRAINED else o.minimised(latest[o.name]) for o in objectives)
     scores = {
         at: tuple(o.minimised(values[o.name]) for o in _trained(config))
         for at, values in marks.items()
     }
-    out = barred_devices(known, config.constraints)
+    out = barred_devices(latest, config.constraints)
     barred = tuple(place for place, front in enumerate(config.fronts) if front.name in out)
     names = {objective.name for objective in objectives}
     features = {
         name: value
-        for name, value in known.items()
+        for name, value in latest.items()
         if value_of(name) in _COUNTED and name not in names
     }
     return RungMember(
@@ -205,12 +207,12 @@ class GainModel:
         if not self._is_fitted:
             return self.mean(columns), np.full(len(columns), 2 * self._prior)
         across = self._covariance(columns)
-        own = 1.0 + (columns**2).sum(axis=1)
+        prior_variance = 1.0 + (columns**2).sum(axis=1)
         explained = ((across @ self._inverse) * across).sum(axis=1)
         count = len(self._columns)
         doubt = 1.0 + (_ENOUGH / count) ** 2
         noise = _NOISE * (1.0 + 1.0 / count)
-        variance = doubt * self._scale * (np.maximum(own - explained, 0.0) + noise)
+        variance = doubt * self._scale * (np.maximum(prior_variance - explained, 0.0) + noise)
         return self._mean + across @ self._weights, variance
 
     def _covariance(self, columns: Floats) -> Floats:
@@ -301,17 +303,17 @@ class StoppingRule:
     def margins(self, members: Sequence[RungMember]) -> dict[str, float]:
         """By how many deviations each one with a score is beaten; minus infinity for one that has
         no rival."""
-        known = sorted((m for m in members if m.scores), key=lambda member: member.key)
-        if not known:
+        scored = sorted((m for m in members if m.scores), key=lambda member: member.key)
+        if not scored:
             return {}
-        expected = forecast(known, self.rungs)
-        values = _exact(known)
-        least = np.full(len(known), np.inf)
+        expected = forecast(scored, self.rungs)
+        values = _exact(scored)
+        least = np.full(len(scored), np.inf)
         for place, front in enumerate(self._fronts(values.shape[1])):
-            is_barred = np.array([place in member.barred for member in known])
+            is_barred = np.array([place in member.barred for member in scored])
             margin = _margins_on(front, values, expected, ~is_barred)
             least = np.minimum(least, np.where(is_barred, np.inf, margin))
-        return {member.key: float(margin) for member, margin in zip(known, least, strict=True)}
+        return {member.key: float(margin) for member, margin in zip(scored, least, strict=True)}
 
     def _is_beaten(self, margin: float, reached: int) -> bool:
         left = 1.0 - reached / self.rungs.total
@@ -415,13 +417,13 @@ class _CurveChain:
 
     def advance(self, score: Floats) -> None:
         mean, variance = self._mean, self._variance
-        is_there, known = np.isfinite(score), np.isfinite(mean)
+        is_there, has_mean = np.isfinite(score), np.isfinite(mean)
         before = mean.copy()
-        carried = known & ~is_there
+        carried = has_mean & ~is_there
         if carried.any():
-            examples = known & is_there & (variance == 0.0)
-            spread = max(float(np.std(mean[known])), _FORECAST_SMALLEST)
-            columns = self._columns(mean, known)
+            examples = has_mean & is_there & (variance == 0.0)
+            spread = max(float(np.std(mean[has_mean])), _FORECAST_SMALLEST)
+            columns = self._columns(mean, has_mean)
             gains = (score - mean)[examples]
             prior = (_PRIOR_SHARE * spread) ** 2
             if len(gains) >= FEWEST:
@@ -430,13 +432,13 @@ class _CurveChain:
             gain, extra = model.predict(columns[carried])
             if variance[carried].any():
                 little = 0.1 * spread
-                more = model.mean(self._columns(mean, known, little)[carried])
+                more = model.mean(self._columns(mean, has_mean, little)[carried])
                 slope = np.clip(1.0 + (more - gain) / little, _FLATTEST, _STEEPEST)
                 variance[carried] *= slope**2
             mean[carried] += gain
             variance[carried] += extra
         mean[is_there], variance[is_there] = score[is_there], 0.0
-        self._last = np.where(known, mean - before, 0.0)
+        self._last = np.where(has_mean, mean - before, 0.0)
 
     def _columns(self, mean: Floats, known: Floats, shift: float = 0.0) -> Floats:
         """Scores are scaled by those that are known; `shift` is added to all afterwards."""
@@ -453,11 +455,11 @@ def _params(members: Sequence[RungMember]) -> Floats:
     names = sorted({name for member in members for name in member.params})
     count = 0
     for name in names:
-        found = [member.params.get(name) for member in members]
-        if all(value is None or type(value) in (int, float) for value in found):
-            made = [_standardised(found)]
+        settings = [member.params.get(name) for member in members]
+        if all(value is None or type(value) in (int, float) for value in settings):
+            made = [_standardised(settings)]
         else:
-            texts = [repr(value) for value in found]
+            texts = [repr(value) for value in settings]
             made = [np.array([text == one for text in texts], float) for one in sorted(set(texts))]
         made = [column - column.mean() for column in made if np.ptp(column) > 0]
         columns += made
@@ -486,12 +488,12 @@ def _scaled(columns: Sequence[Floats], share: float, parts: int, rows: int) -> F
 def _standardised(values: Sequence[float | None]) -> Floats:
     """By logarithms if all are positive; what is unknown is average."""
     plain = np.array([np.nan if value is None else value for value in values], dtype=np.float64)
-    known = np.isfinite(plain)
-    if not known.any():
+    is_known = np.isfinite(plain)
+    if not is_known.any():
         return np.zeros(len(plain))
-    if (plain[known] > 0).all():
+    if (plain[is_known] > 0).all():
         plain = np.log(plain)
-    scale = float(plain[known].std())
+    scale = float(plain[is_known].std())
     if scale < _FORECAST_SMALLEST:
         return np.zeros(len(plain))
-    return np.where(known, (plain - plain[known].mean()) / scale, 0.0)
+    return np.where(is_known, (plain - plain[is_known].mean()) / scale, 0.0)

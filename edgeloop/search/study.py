@@ -161,8 +161,8 @@ class Study:
         """Results of earlier searches under the same conditions: they count for what is proposed
         and for the front, and not for the budget."""
         if self._earlier is None:
-            found = [trial for trial in self._trials() if EARLIER in trial.user_attrs]
-            every = [_candidate(trial, trial.number + 1) for trial in found]
+            trials = [trial for trial in self._trials() if EARLIER in trial.user_attrs]
+            every = [_candidate(trial, trial.number + 1) for trial in trials]
             self._earlier = [item for item in every if item.state == "complete"]
         return self._earlier
 
@@ -200,10 +200,10 @@ class Study:
         Of the candidates before it, the first so many count as `ended` and the others as pending,
         whatever has become of them since; None: as they are now.
         """
-        known = self.candidates()[:number]
+        candidates = self.candidates()[:number]
         ended = number if ended is None else ended
-        history, pending = self._split(known[:ended])
-        pending += [dict(item.params) for item in known[ended:]]
+        history, pending = self._split(candidates[:ended])
+        pending += [dict(item.params) for item in candidates[ended:]]
         return self._proposer.batch(number, history, pending, bank, count)
 
     def choose(
@@ -299,8 +299,8 @@ class Study:
         if reason:
             trial.set_user_attr(REASON, reason)
         if end == "complete":
-            found = [values[objective.name] for objective in self._config.objectives]
-            self._study.tell(candidate.number, found)
+            objective_values = [values[objective.name] for objective in self._config.objectives]
+            self._study.tell(candidate.number, objective_values)
             return
         if end == "stopped":
             trial.set_user_attr(STOPPED, value=True)
@@ -333,10 +333,10 @@ class Study:
 
     def _ask_proposer(self) -> Candidate | None:
         """Parameters that differ only in spelling build the same architecture and are skipped."""
-        known = self.candidates()
-        ids = {item.arch.id for item in (*self.earlier(), *known)}
+        candidates = self.candidates()
+        ids = {item.arch.id for item in (*self.earlier(), *candidates)}
         number = self._proposals()
-        history, pending = self._split(known)
+        history, pending = self._split(candidates)
         for _ in range(_REPEATS):
             params = self._proposer.propose(number, history, pending)
             if params is None:
@@ -395,29 +395,29 @@ class Study:
         continues as it would have. None if the proposal is known; that trial does not count."""
         from optuna.trial import TrialState
 
-        own = self.candidates()
-        known = {item.arch.id for item in (*self.earlier(), *own)}
+        candidates = self.candidates()
+        known_ids = {item.arch.id for item in (*self.earlier(), *candidates)}
         self._study.sampler = optuna_sampler(self._config, self._proposals())
         trial = self._study.ask()
         self._asked(trial)
         arch = self.architecture(trial.params)
-        if arch.id in known:
+        if arch.id in known_ids:
             trial.set_user_attr(NOT_COUNTED, "proposed before")
             self._study.tell(trial, state=TrialState.PRUNED)
             return None
         trial.set_user_attr(ARCH, arch.canonical)
-        return Candidate(trial.number, arch, trial.params, skipped=trial.number - len(own))
+        return Candidate(trial.number, arch, trial.params, skipped=trial.number - len(candidates))
 
     def _observation(self, item: Candidate, is_partial: bool = False) -> Observation:
         """A training that was stopped has no value, and no fault, in what comes after training."""
         objectives = self._config.objectives
-        known = is_partial or all(objective.name in item.values for objective in objectives)
+        is_measured = is_partial or all(objective.name in item.values for objective in objectives)
         values = (
             tuple(
                 o.minimised(item.values[o.name]) if o.name in item.values else math.nan
                 for o in objectives
             )
-            if known and item.state != "failed"
+            if is_measured and item.state != "failed"
             else None
         )
         return Observation(
@@ -433,14 +433,14 @@ class Study:
         self, params: Mapping[str, Any], values: Mapping[str, float]
     ) -> dict[str, float]:
         """What the sampler may learn from besides parameters and objectives."""
-        known = {name: values[name] for name in self.features if name in values}
-        return {**known, **self.hints(params)}
+        screened = {name: values[name] for name in self.features if name in values}
+        return {**screened, **self.hints(params)}
 
     def _proposals(self) -> int:
         """Their number, without trials that a kill cut off: the next proposal is then the same."""
-        known = (ARCH, NOT_COUNTED)
-        own = (trial for trial in self._trials() if EARLIER not in trial.user_attrs)
-        return sum(any(key in trial.user_attrs for key in known) for trial in own)
+        marks = (ARCH, NOT_COUNTED)
+        own_trials = (trial for trial in self._trials() if EARLIER not in trial.user_attrs)
+        return sum(any(key in trial.user_attrs for key in marks) for trial in own_trials)
 
     def _trials(self) -> Sequence[FrozenTrial]:
         return self._study.get_trials(deepcopy=False)
@@ -481,11 +481,11 @@ def _same_search(study: optuna.Study, config: SearchConfig) -> None:
     """A search can only be continued as what it was; the error names what differs."""
     mine = _identity(config)
     assert isinstance(mine, dict)
-    known = study.user_attrs.get("search")
-    if known is None:
+    stored = study.user_attrs.get("search")
+    if stored is None:
         study.set_user_attr("search", mine)
         return
-    differing = [key for key in mine if mine[key] != known.get(key)]
+    differing = [key for key in mine if mine[key] != stored.get(key)]
     if differing:
         raise BadSetting(
             where=f"search {config.name!r}",
@@ -621,15 +621,15 @@ def start_from_earlier(
     basis = basis_of(evaluators, config, settings.project)
     patiently(lambda: study.keep_basis(basis))
     results = EarlierResults(config, study, evaluators, basis)
-    found: list[EarlierSearch] = []
+    searches: list[EarlierSearch] = []
     for name in config.earlier:
         try:
-            found.append(_readable(name, partial(find_earlier, name, config, settings)))
+            searches.append(_readable(name, partial(find_earlier, name, config, settings)))
         except BadInput:
             if name not in study.taken:
                 raise
-    read = [_readable(one.name, partial(results.read, one)) for one in found]
-    for earlier, content in zip(found, read, strict=True):
+    read = [_readable(one.name, partial(results.read, one)) for one in searches]
+    for earlier, content in zip(searches, read, strict=True):
         taken = results.store(content)
         if earlier.folder is not None:
             taken.members = bank.adopt(earlier.folder / BANK)
@@ -654,23 +654,27 @@ def find_earlier(name: str, config: SearchConfig, settings: Settings) -> Earlier
     job that ran it."""
     import optuna
 
-    own = open_storage(settings.location)
-    if not (Path(name) / KEPT_CONFIG).is_file() and name in optuna.study.get_all_study_names(own):
-        found = EarlierSearch(name, own, name, found_searches(settings.project).get(name))
+    own_storage = open_storage(settings.location)
+    if not (Path(name) / KEPT_CONFIG).is_file() and name in optuna.study.get_all_study_names(
+        own_storage
+    ):
+        earlier = EarlierSearch(name, own_storage, name, found_searches(settings.project).get(name))
     else:
         folder = find_search(name, settings.project)
-        kept = kept_search(folder, settings.project)
-        there = Settings.load(folder, store=kept.store or None)
-        storage = own if there.location == settings.location else open_storage(there.location)
+        kept_config = kept_search(folder, settings.project)
+        there = Settings.load(folder, store=kept_config.store or None)
+        storage = (
+            own_storage if there.location == settings.location else open_storage(there.location)
+        )
         names = optuna.study.get_all_study_names(storage)
-        if kept.name not in names:
-            hint = suggestion(kept.name, names, "there are") if names else "it has none"
+        if kept_config.name not in names:
+            hint = suggestion(kept_config.name, names, "there are") if names else "it has none"
             reason = f"the search in {folder} is not in the store {there.location}: {hint}"
             raise BadInput(reason=f"{reason}. Start Edgeloop with the store it was run with")
-        found = EarlierSearch(name, storage, kept.name, folder)
-    if found.storage is own and found.study == config.name:
+        earlier = EarlierSearch(name, storage, kept_config.name, folder)
+    if earlier.storage is own_storage and earlier.study == config.name:
         raise BadInput(reason=f"the search {config.name!r} cannot start from itself")
-    return found
+    return earlier
 
 
 @dataclass(frozen=True)
@@ -703,22 +707,22 @@ class EarlierResults:
         """What can be used of a search, complete with cheap values that were missing."""
         import optuna
 
-        found = optuna.load_study(study_name=earlier.study, storage=earlier.storage)
-        self._check_space(earlier, found.user_attrs)
+        earlier_study = optuna.load_study(study_name=earlier.study, storage=earlier.storage)
+        self._check_space(earlier, earlier_study.user_attrs)
         taken = TakenOver(earlier.name)
-        own = (*self._study.earlier(), *self._study.candidates())
-        have = self._read | {item.arch.id for item in own}
+        own_candidates = (*self._study.earlier(), *self._study.candidates())
+        have = self._read | {item.arch.id for item in own_candidates}
         open_members: list[OpenMember] = []
         scores: dict[str, list[list[object]]] = {}
-        for trial in found.get_trials(deepcopy=False):
+        for trial in earlier_study.get_trials(deepcopy=False):
             if ARCH not in trial.user_attrs:
                 continue
             arch = Architecture.from_json(trial.user_attrs[ARCH])
-            member, reason = self._usable(trial, arch, found.user_attrs)
+            member, reason = self._usable(trial, arch, earlier_study.user_attrs)
             if member is None:
                 taken.left[reason] += 1
                 continue
-            basis = found.user_attrs[f"{BASIS}:{trial.user_attrs[BASIS]}"]["values"]
+            basis = earlier_study.user_attrs[f"{BASIS}:{trial.user_attrs[BASIS]}"]["values"]
             values = self._same_values(trial.user_attrs[VALUES], basis)
             if arch.id in have:
                 taken.known += 1
@@ -805,22 +809,22 @@ class EarlierResults:
         taken.faults, taken.fault = len(faults), next(iter(faults.values()), "")
         complete = []
         for member, values, arch in several:
-            found = {**values, **more.get(arch.id, {})}
+            all_values = {**values, **more.get(arch.id, {})}
             if arch.id in faults:
                 continue
-            if not {objective.name for objective in self._config.objectives} <= set(found):
+            if not {objective.name for objective in self._config.objectives} <= set(all_values):
                 taken.left["cannot be built or compiled"] += 1
-            elif broken_constraint(found, self._config.constraints):
+            elif broken_constraint(all_values, self._config.constraints):
                 taken.left["not within the limits of this search"] += 1
             else:
-                complete.append((member, found, arch))
+                complete.append((member, all_values, arch))
         return complete
 
     def _screened(
         self, archs: Sequence[Architecture]
     ) -> tuple[dict[str, dict[str, float]], dict[str, str]]:
         """Values by the id of an architecture, and what the machine could not do."""
-        found: dict[str, dict[str, float]] = {}
+        values_by_id: dict[str, dict[str, float]] = {}
         faults: dict[str, str] = {}
         for evaluator in self._evaluators:
             if evaluator.cost > 0:
@@ -836,10 +840,10 @@ class EarlierResults:
                         evaluator.send(waiting[arch_id])
                         continue
                     del waiting[arch_id]
-                    found.setdefault(arch_id, {}).update(evaluation.values)
+                    values_by_id.setdefault(arch_id, {}).update(evaluation.values)
                     if is_fault or evaluation.lacks_memory:
                         faults[arch_id] = evaluation.error
-        return found, faults
+        return values_by_id, faults
 
 
 class EarlierScores:
@@ -893,11 +897,11 @@ class ScoreModel:
 
 def _scores_in(taken: Mapping[str, Any]) -> dict[str, list[tuple[dict[str, Any], float]]]:
     """Scores of other trainings by their kind, of all earlier searches."""
-    found: dict[str, list[tuple[dict[str, Any], float]]] = {}
+    by_kind: dict[str, list[tuple[dict[str, Any], float]]] = {}
     for about in taken.values():
         for name, points in dict(about).get("scores", {}).items():
-            found.setdefault(name, []).extend((dict(params), float(v)) for params, v in points)
-    return found
+            by_kind.setdefault(name, []).extend((dict(params), float(v)) for params, v in points)
+    return by_kind
 
 
 def _count(number: int, what: str) -> str:
@@ -1002,9 +1006,9 @@ def _is_away(error: Exception) -> bool:
     from sqlalchemy.exc import DBAPIError, OperationalError
 
     return any(
-        isinstance(found, OperationalError)
-        or (isinstance(found, DBAPIError) and found.connection_invalidated)
-        for found in (error, error.__cause__)
+        isinstance(cause, OperationalError)
+        or (isinstance(cause, DBAPIError) and cause.connection_invalidated)
+        for cause in (error, error.__cause__)
     )
 
 
@@ -1034,16 +1038,16 @@ def optuna_distributions(distributions: Mapping[str, Distribution]) -> dict[str,
         IntDistribution,
     )
 
-    found: dict[str, Any] = {}
+    converted: dict[str, Any] = {}
     for name, asked in distributions.items():
         if isinstance(asked, Choice):
-            found[name] = CategoricalDistribution(list(asked.choices))
+            converted[name] = CategoricalDistribution(list(asked.choices))
         elif asked.whole:
             step = int(asked.step or 1)
-            found[name] = IntDistribution(int(asked.low), int(asked.high), asked.log, step)
+            converted[name] = IntDistribution(int(asked.low), int(asked.high), asked.log, step)
         else:
-            found[name] = FloatDistribution(asked.low, asked.high, asked.log, asked.step)
-    return found
+            converted[name] = FloatDistribution(asked.low, asked.high, asked.log, asked.step)
+    return converted
 
 
 # Where the files of searches are: in a folder each, or among the results of a job that ran one.
@@ -1060,10 +1064,10 @@ def found_searches(project: Path) -> dict[str, Path]:
     """The folders of searches by their names; those of jobs, whose results were fetched, by the
     names of the jobs."""
     fetched = sorted(project.glob(f"{RUNS_FOLDER}/*/{_OUTPUTS}/{KEPT_CONFIG}"))
-    own = sorted(project.glob(f"{SEARCHES}/*/{KEPT_CONFIG}"))
+    run_here = sorted(project.glob(f"{SEARCHES}/*/{KEPT_CONFIG}"))
     return {
         **{file.parents[1].name: file.parent for file in fetched},
-        **{file.parent.name: file.parent for file in own},
+        **{file.parent.name: file.parent for file in run_here},
     }
 
 
@@ -1072,14 +1076,16 @@ def find_search(name: str, project: Path) -> Path:
     for folder in (Path(name), Path(name) / _OUTPUTS):
         if (folder / KEPT_CONFIG).is_file():
             return folder.resolve()
-    known = found_searches(project)
-    found = known.get(name) or fetched_search(name, project)
-    if found is not None:
-        return found
+    folders = found_searches(project)
+    folder_found = folders.get(name) or fetched_search(name, project)
+    if folder_found is not None:
+        return folder_found
     if (project / RUNS_FOLDER / name).is_dir():
         reason = f"the results of the search {name!r} are not here: fetch them with "
         raise BadInput(reason=f"{reason}'edgeloop job results {name}'")
-    there = suggestion(name, sorted(known), "there are") if known else "none was run or fetched yet"
+    there = (
+        suggestion(name, sorted(folders), "there are") if folders else "none was run or fetched yet"
+    )
     raise BadInput(reason=f"there is no search {name!r} in {project.absolute()}: {there}")
 
 
@@ -1100,10 +1106,10 @@ def kept_search(folder: Path, project: Path, overrides: Sequence[str] = ()) -> S
 
 def arch_ids(folder: Path) -> set[str]:
     """The architectures that a search has evaluated."""
-    found = {file.stem for file in (folder / PARETO).glob("id_*.json")}
+    ids = {file.stem for file in (folder / PARETO).glob("id_*.json")}
     with suppress(OSError), (folder / CANDIDATES).open(newline="", encoding="utf-8") as file:
-        found |= {row.get("arch_id") or "" for row in csv.DictReader(file)}
-    return found - {""}
+        ids |= {row.get("arch_id") or "" for row in csv.DictReader(file)}
+    return ids - {""}
 
 
 def adopt(folder: Path, name: str, project: Path) -> None:

@@ -295,19 +295,19 @@ def _decode(item: Labelled, height: int, width: int) -> tuple[Images, Labels]:
 def _from_folders(root: Path, classes: Sequence[str]) -> _Listing:
     """`NAME/*.png|jpg`: the folders, sorted, are the classes."""
     folders = sorted(p for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
-    found = [
+    labelled_files = [
         (path, folder.name)
         for folder in folders
         for path in folder.iterdir()
         if path.suffix.lower() in ENDINGS and not path.name.startswith(".")
     ]
-    if not found:
+    if not labelled_files:
         raise NotFound(
             reason=f"there are no images in {root}: classification needs one folder per class "
             "(NAME/*.png or .jpg), or labels.csv with the columns file,label"
         )
-    _check_are_classes(root, sorted({name for _, name in found}))
-    return _listing(root, found, classes or [folder.name for folder in folders])
+    _check_are_classes(root, sorted({name for _, name in labelled_files}))
+    return _listing(root, labelled_files, classes or [folder.name for folder in folders])
 
 
 def _check_are_classes(root: Path, names: Sequence[str]) -> None:
@@ -327,16 +327,18 @@ def _from_csv(root: Path, table: Path, classes: Sequence[str]) -> _Listing:
             reader = csv.DictReader(lines)
             if not {"file", "label"} <= set(reader.fieldnames or ()):
                 raise BadInput(reason=f"{table} needs the columns file,label")
-            found = [_row(root, table, row) for row in itertools.islice(reader, MOST_ROWS + 1)]
+            labelled_files = [
+                _row(root, table, row) for row in itertools.islice(reader, MOST_ROWS + 1)
+            ]
         except (csv.Error, UnicodeDecodeError) as error:
             raise BadInput(reason=f"{table} cannot be read as CSV: {error}") from error
-    if not found:
+    if not labelled_files:
         raise NotFound(reason=f"{table} names no picture")
-    if len(found) > MOST_ROWS:
+    if len(labelled_files) > MOST_ROWS:
         raise BadInput(reason=f"{table} has more than {MOST_ROWS:,} rows")
-    names = {label for _, label in found}
+    names = {label for _, label in labelled_files}
     whole = all(name.isdecimal() and len(name) <= _MOST_DIGITS for name in names)
-    return _listing(root, found, classes or sorted(names, key=int if whole else None))
+    return _listing(root, labelled_files, classes or sorted(names, key=int if whole else None))
 
 
 def _row(root: Path, table: Path, row: Mapping[str, str | None]) -> tuple[Path, str]:

@@ -203,20 +203,20 @@ def _size(row: Mapping[str, Any]) -> tuple[int, int] | None:
 
 def _categories(file: Path, content: Mapping[str, Any]) -> tuple[Category, ...]:
     rows = _rows(file, content, "categories")
-    found = {}
+    categories = {}
     for row in rows:
         number, points = _number(file, row, "id"), row.get("keypoints")
         names = tuple(map(str, points)) if isinstance(points, list) else ()
-        found[number] = Category(number, str(row.get("name") or number), names)
-    if not found:
+        categories[number] = Category(number, str(row.get("name") or number), names)
+    if not categories:
         raise BadInput(reason=f"{file} has no categories: what should be found?")
-    return tuple(found[number] for number in sorted(found))
+    return tuple(categories[number] for number in sorted(categories))
 
 
 def _objects(
     file: Path, content: Mapping[str, Any], categories: Mapping[int, int]
 ) -> dict[int, list[CocoObject]]:
-    found: dict[int, list[CocoObject]] = {}
+    by_image: dict[int, list[CocoObject]] = {}
     for number, row in enumerate(_rows(file, content, "annotations")):
         image, category = _number(file, row, "image_id"), _number(file, row, "category_id")
         name = row.get("id", number)
@@ -247,8 +247,8 @@ def _objects(
             area=area[0] if area else width * height,
             keypoints=points,
         )
-        found.setdefault(image, []).append(thing)
-    return found
+        by_image.setdefault(image, []).append(thing)
+    return by_image
 
 
 def _floats(values: object) -> tuple[float, ...]:
@@ -275,14 +275,16 @@ def _present(
     root: Path, file: Path, folders: Sequence[Path], names: Mapping[int, str]
 ) -> dict[int, Path]:
     """The images that are there, by their numbers: all of one folder, that which has most."""
-    wanted = {number: _relative(root, file, name) for number, name in names.items()}
+    paths = {number: _relative(root, file, name) for number, name in names.items()}
     best: dict[int, Path] = {}
     for folder in folders:
-        parents = {folder / path.parent for path in wanted.values()}
+        parents = {folder / path.parent for path in paths.values()}
         there = {p for parent in parents if parent.is_dir() for p in parent.iterdir()}
-        found = {number: folder / path for number, path in wanted.items() if folder / path in there}
-        if len(found) > len(best):
-            best = found
+        present = {
+            number: folder / path for number, path in paths.items() if folder / path in there
+        }
+        if len(present) > len(best):
+            best = present
         if len(best) == len(names):
             break
     return best

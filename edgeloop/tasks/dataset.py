@@ -141,10 +141,10 @@ def read_label_map(folder: Path) -> LabelMap:
     content = _read(path, _LARGEST_FILE)
     if content is None:
         return FACES
-    found = LabelMap(_values(path, content))
-    if len(found.classes) < _FEWEST or not found.counted:
+    label_map = LabelMap(_values(path, content))
+    if len(label_map.classes) < _FEWEST or not label_map.counted:
         raise BadInput(reason=f"{path} must name at least two classes, one of them not background")
-    return found
+    return label_map
 
 
 @dataclass(frozen=True)
@@ -170,19 +170,19 @@ class OutputMap:
     def joined(self, outputs: NDArray[Any]) -> NDArray[Any]:
         """(n, outputs) → (n, classes): of several outputs for one class, the highest."""
         self.check(outputs.shape[1])
-        return np.stack([outputs[:, own].max(axis=1) for own in self._outputs_of], axis=1)
+        return np.stack([outputs[:, columns].max(axis=1) for columns in self._outputs_of], axis=1)
 
     def of_numbers(self, answers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Numbers of outputs as numbers of classes."""
         classes = np.full(max(self.names) + 1, -1)
-        for index, own in enumerate(self._outputs_of):
-            classes[own] = index
-        known = (answers >= 0) & (answers < len(classes))
-        found: NDArray[np.int64] = np.where(known, classes[np.where(known, answers, 0)], -1)
-        if (found < 0).any():
-            answer = answers[found < 0][0]
+        for index, outputs in enumerate(self._outputs_of):
+            classes[outputs] = index
+        is_known = (answers >= 0) & (answers < len(classes))
+        numbers: NDArray[np.int64] = np.where(is_known, classes[np.where(is_known, answers, 0)], -1)
+        if (numbers < 0).any():
+            answer = answers[numbers < 0][0]
             raise BadInput(reason=f"the model answered class {answer}, which {self.path} lacks")
-        return found
+        return numbers
 
     @cached_property
     def _outputs_of(self) -> list[list[int]]:
@@ -196,11 +196,11 @@ def read_output_map(folder: Path) -> OutputMap | None:
     if content is None:
         return None
     names = {_value(path, n, MOST_OUTPUTS): _name(path, name) for n, name in _pairs(content)}
-    found = OutputMap(path, names)
-    if len(found.classes) < _FEWEST:
+    output_map = OutputMap(path, names)
+    if len(output_map.classes) < _FEWEST:
         reason = 'must name at least two classes, for example {"0": "cat", "1": "dog"}'
         raise BadInput(reason=f"{path} {reason}")
-    return found
+    return output_map
 
 
 def _read(path: Path, most_bytes: int) -> object | None:
@@ -305,13 +305,13 @@ class Preparation(Generic[Item]):
 def prepared(cache: Path, recipe: Preparation[Any], note: str = "") -> Samples:
     """The prepared set, from the cache if available."""
     folder = cache / recipe.fingerprint()
-    found = _open(folder, note)
-    if found is None:
+    samples = _open(folder, note)
+    if samples is None:
         _build(cache, folder, recipe)
-        found = _open(folder, note)
-    if found is None:
+        samples = _open(folder, note)
+    if samples is None:
         raise LocalFileError(path=folder, reason="prepared images vanished: is it being cleaned?")
-    return found
+    return samples
 
 
 def _open(folder: Path, note: str) -> Samples | None:

@@ -135,8 +135,8 @@ class DepthScorer:
 
     def add(self, outputs: Tensors, labels: Labels) -> None:
         maps = as_images(outputs, 1, _WANTED, len(labels))[..., 0]
-        for own, truth in zip(maps, labels, strict=True):
-            self._found.append(self._errors(_resized(own, truth.shape), truth))
+        for predicted, truth in zip(maps, labels, strict=True):
+            self._found.append(self._errors(_resized(predicted, truth.shape), truth))
 
     def score(self) -> Score:
         if not self._found:

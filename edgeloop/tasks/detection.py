@@ -134,11 +134,13 @@ class DetectionScorer:
             width, height = labels[0, -1, :2]
             self._decoder = Decoder(self._known, int(height), int(width))
         kind = matches_type(len(self._classes), self._known.options.max_detections)
-        found = list(self._decoder.decode(outputs))
-        if len(found) != len(labels):
-            raise BadInput(reason=f"{len(found)} images were answered, but {len(labels)} asked")
-        for own, label in zip(found, labels, strict=True):
-            self._matches.append(matched(own, _truth(label[:-1]), kind))
+        detections = list(self._decoder.decode(outputs))
+        if len(detections) != len(labels):
+            raise BadInput(
+                reason=f"{len(detections)} images were answered, but {len(labels)} asked"
+            )
+        for detected, label in zip(detections, labels, strict=True):
+            self._matches.append(matched(detected, _truth(label[:-1]), kind))
 
     def score(self) -> Score:
         if self._decoder is None:
@@ -274,8 +276,8 @@ class Decoder:
         used = np.flatnonzero(self._columns.categories >= 0)
         categories, scores = self._columns.categories[used], scores[..., used]
         corners = self._corners(boxes, np.ones(boxes.shape[:2], np.bool_))
-        for own, image in zip(corners, scores, strict=True):
-            yield self._without_duplicates(own, image, categories)
+        for image_corners, image in zip(corners, scores, strict=True):
+            yield self._without_duplicates(image_corners, image, categories)
 
     def _scores(self, raw: Output, layout: Layout) -> NDArray[np.float32]:
         raw = raw.astype(np.float32)
@@ -324,8 +326,10 @@ class Decoder:
         places = places[np.argsort(-flat[places], kind="stable")]
         box, column = np.divmod(places, scores.shape[1])
         classes, values = categories[column], flat[places]
-        kept = suppressed(boxes[box], classes, self._nms_iou, self._options.max_detections)
-        return Found(boxes[box[kept]], values[kept].astype(np.float64), classes[kept])
+        surviving = suppressed(boxes[box], classes, self._nms_iou, self._options.max_detections)
+        return Found(
+            boxes[box[surviving]], values[surviving].astype(np.float64), classes[surviving]
+        )
 
     @property
     def _are_pixels(self) -> bool:
@@ -374,9 +378,9 @@ def suppressed(
     left, top, right, bottom = (boxes + span * classes[:, None]).T.copy()  # classes lie far apart
     area = np.clip(right - left, 0, None) * np.clip(bottom - top, 0, None)
     numbers = np.arange(len(boxes))
-    kept: list[int] = []
-    while numbers.size and len(kept) < most:
-        kept.append(int(numbers[0]))
+    surviving: list[int] = []
+    while numbers.size and len(surviving) < most:
+        surviving.append(int(numbers[0]))
         wide = np.minimum(right, right[0]) - np.maximum(left, left[0])
         high = np.minimum(bottom, bottom[0]) - np.maximum(top, top[0])
         shared = np.maximum(wide, 0) * np.maximum(high, 0)
@@ -385,7 +389,7 @@ def suppressed(
         parts = (left, top, right, bottom, area)
         left, top, right, bottom, area = (part[others] for part in parts)
         numbers = numbers[others]
-    return np.array(kept, np.intp)
+    return np.array(surviving, np.intp)
 
 
 def _parts(arrays: Tensors, layout: Layout) -> tuple[Output, Output, Output | None]:
@@ -570,9 +574,9 @@ class Classes:
     def of_labels(self, labels: NDArray[np.intp]) -> NDArray[np.intp]:
         """Categories of the class numbers that a model gives, −1 for those of none."""
         table = self._by_label
-        known = (labels >= 0) & (labels < len(table))
-        if not known.all():
-            wrong = labels[~known][0]
+        is_known = (labels >= 0) & (labels < len(table))
+        if not is_known.all():
+            wrong = labels[~is_known][0]
             raise BadInput(
                 reason=f"the model answered class {wrong}, but the dataset has "
                 f"{len(self.categories)} categories: if labels are the ids of categories, say "

@@ -109,21 +109,21 @@ class Keypoints:
     @cached_property
     def _images(self) -> list[CocoImage]:
         """Those with at least one object that has keypoints, without all other objects."""
-        found = [
+        images = [
             CocoImage(image.file, image.size, things)
             for image in self._dataset.images
             if (things := tuple(filter(_is_labelled, image.objects)))
         ]
-        if not found:
+        if not images:
             raise NotFound(reason=f"{self._dataset.file} has no annotation with keypoints")
-        counts = {len(thing.keypoints) for image in found for thing in image.objects}
+        counts = {len(thing.keypoints) for image in images for thing in image.objects}
         if len(counts) > 1:
             listed = " and ".join(str(count // _POINT) for count in sorted(counts))
             raise BadInput(
                 reason=f"{self._dataset.file} has annotations with {listed} keypoints: all must "
                 "have as many"
             )
-        return found
+        return images
 
     def _instances(self, images: Iterable[CocoImage]) -> list[Instance]:
         return [
@@ -213,11 +213,11 @@ class KeypointsScorer:
 
     @property
     def _sigmas(self) -> Floats:
-        given, points = self._options.sigmas, len(self._names)
-        if given and (len(given) != points or min(given) <= 0):
+        written, points = self._options.sigmas, len(self._names)
+        if written and (len(written) != points or min(written) <= 0):
             raise BadInput(reason=f"keypoints.json must have {points} sigmas above 0, if any")
-        if given:
-            return np.array(given)
+        if written:
+            return np.array(written)
         return COCO_SIGMAS if points == len(COCO_SIGMAS) else np.full(points, OTHER_SIGMA)
 
 
@@ -301,8 +301,8 @@ def recognized_points(
             raise BadInput(
                 reason=f"keypoints.json names the output {name!r}, but the model's are {have}"
             )
-    wanted = names.points
-    plain = {n: _trimmed(s) for n, s in shapes.items() if wanted in ("", n)}
+    points_name = names.points
+    plain = {n: _trimmed(s) for n, s in shapes.items() if points_name in ("", n)}
     if names.x and names.y:
         return PointLayout("SimCC", names.x, names.y)
     heatmaps = [name for name, shape in plain.items() if _are_heatmaps(shape, points)]

@@ -68,18 +68,18 @@ def tally_logits(
 
     `classes` is how many the labels have; a model that has fewer never answers the others.
     """
-    own, pixels = logits.shape
-    classes = classes or own
+    model_classes, pixels = logits.shape
+    classes = classes or model_classes
     confusion = np.zeros((classes, classes), np.int64)
     histograms = Histograms.empty(classes) if curves else None
     for start in range(0, pixels, PIECE):
         truth = labels[start : start + PIECE].astype(np.intp)
         piece = logits[:, start : start + PIECE].astype(np.float32, order="C")
-        if own < classes:
-            never = np.full((classes - own, len(truth)), -np.inf, np.float32)
+        if model_classes < classes:
+            never = np.full((classes - model_classes, len(truth)), -np.inf, np.float32)
             piece = np.concatenate((piece, never))
-        if ignore is not None and not (kept := truth != ignore).all():
-            truth, piece = truth[kept], np.ascontiguousarray(piece[:, kept])
+        if ignore is not None and not (is_counted := truth != ignore).all():
+            truth, piece = truth[is_counted], np.ascontiguousarray(piece[:, is_counted])
         if not truth.size:
             continue
         highest = _highest(piece)
@@ -91,8 +91,8 @@ def tally_logits(
 
 def tally_classes(answers: Output, labels: Labels, classes: int) -> Tally:
     """Class numbers (pixels), as a model with an ArgMax at its end gives them."""
-    kept = labels != IGNORE
-    truth, answer = labels[kept].astype(np.intp), answers[kept].astype(np.intp)
+    is_counted = labels != IGNORE
+    truth, answer = labels[is_counted].astype(np.intp), answers[is_counted].astype(np.intp)
     if answer.size and not 0 <= answer.min() <= answer.max() < classes:
         wrong = int(answer.min() if answer.min() < 0 else answer.max())
         raise BadInput(
@@ -223,9 +223,9 @@ def macro(values: Floats, truth: Floats) -> Floats:
 def curve_of(seen: Counts, hits: Counts) -> Curve:
     """(recall, precision) from the most certain bin down; bins without pixels are left out."""
     used = np.flatnonzero(seen)[::-1]
-    found = np.cumsum(hits[used])
-    recall = found / max(1, int(hits.sum()))
-    return recall, found / np.cumsum(seen[used])
+    hit_sums = np.cumsum(hits[used])
+    recall = hit_sums / max(1, int(hits.sum()))
+    return recall, hit_sums / np.cumsum(seen[used])
 
 
 def average_precision(curve: Curve) -> float:
@@ -273,15 +273,18 @@ def paired_interval(task: Task, first: NDArray[Any], second: NDArray[Any]) -> In
     images: it is widened as Student's t is. One image says nothing of others: its interval has no
     ends. Two models that answer alike differ by exactly 0, however few images there are.
     """
-    found = task.difference(first, second)
+    difference = task.difference(first, second)
     images = len(first)
     if np.array_equal(first, second, equal_nan=first.dtype.kind == "f"):
         return Interval(0.0, 0.0, 0.0)
     if images == 1:
-        return Interval(found.value, -math.inf, math.inf)
+        return Interval(difference.value, -math.inf, math.inf)
     factor = student_t(images - 1) / _NORMAL * math.sqrt(images / (images - 1))
-    low, high = (found.value + factor * (end - found.value) for end in (found.low, found.high))
-    return Interval(found.value, low, high)
+    low, high = (
+        difference.value + factor * (end - difference.value)
+        for end in (difference.low, difference.high)
+    )
+    return Interval(difference.value, low, high)
 
 
 def score_unit(value: float, metric: str) -> tuple[float, str]:
@@ -357,10 +360,12 @@ def mean_difference(first: Floats, second: Floats) -> Interval:
 def _mean(values: Floats) -> Headline:
     column = np.asarray(values, np.float64)[:, 0]
     is_known = np.isfinite(column)
-    known = np.where(is_known, column, 0.0)
+    known_values = np.where(is_known, column, 0.0)
 
     def value(weights: Floats) -> Floats:
-        mean: Floats = (weights @ known) / np.maximum(weights @ is_known.astype(np.float64), 1)
+        mean: Floats = (weights @ known_values) / np.maximum(
+            weights @ is_known.astype(np.float64), 1
+        )
         return mean
 
     return value

@@ -126,11 +126,11 @@ def write_pr_curve(score: Score, path: Path) -> None:
 
 
 def _shown(score: Score) -> dict[str, Curve]:
-    found = {name: curve for name, curve in score.curves.items() if curve[0].size and curve[0][-1]}
-    if len(found) <= _MOST:
-        return found
-    worst = set(sorted(found, key=lambda name: score.table[score.curve_row][name])[:_MOST])
-    return {name: curve for name, curve in found.items() if name in worst}
+    curves = {name: curve for name, curve in score.curves.items() if curve[0].size and curve[0][-1]}
+    if len(curves) <= _MOST:
+        return curves
+    worst = set(sorted(curves, key=lambda name: score.table[score.curve_row][name])[:_MOST])
+    return {name: curve for name, curve in curves.items() if name in worst}
 
 
 def _title(score: Score, shown: int) -> str:
@@ -219,8 +219,8 @@ def thinned(curve: Curve, most: int = _MOST_POINTS) -> Curve:
 def _corners(points: NDArray[np.float64], hair: float) -> NDArray[np.bool_]:
     """Ramer, Douglas and Peucker: the point farthest from the straight line between two kept ones
     is kept, too, unless it is as near as a hair."""
-    kept = np.zeros(len(points), dtype=bool)
-    kept[[0, -1]] = True
+    is_corner = np.zeros(len(points), dtype=bool)
+    is_corner[[0, -1]] = True
     pieces = [(0, len(points) - 1)]
     while pieces:
         first, last = pieces.pop()
@@ -229,9 +229,9 @@ def _corners(points: NDArray[np.float64], hair: float) -> NDArray[np.bool_]:
         away = _distances(points[first + 1 : last], points[first], points[last])
         if away.max() > hair:
             middle = first + 1 + int(away.argmax())
-            kept[middle] = True
+            is_corner[middle] = True
             pieces += [(first, middle), (middle, last)]
-    return kept
+    return is_corner
 
 
 def _distances(
@@ -428,9 +428,9 @@ def _compact(shown: Illustration) -> Illustration:
 
 
 def _as_bytes(maps: NDArray[Any], classes: int) -> Maps:
-    known = (maps >= 0) & (maps < min(classes, IGNORE))
-    found: Maps = np.where(known, maps, IGNORE).astype(np.uint8)
-    return found
+    is_class = (maps >= 0) & (maps < min(classes, IGNORE))
+    classes_or_ignored: Maps = np.where(is_class, maps, IGNORE).astype(np.uint8)
+    return classes_or_ignored
 
 
 def _first_line(error: BaseException) -> str:

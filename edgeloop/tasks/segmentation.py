@@ -294,8 +294,10 @@ def _has_one_channel(outputs: Output, labels: Labels) -> bool:
 
 def _misfit(output: Sequence[int], labels: Sequence[int], classes: int) -> str:
     count, height, width = labels
-    wanted = f"[{count}, {classes}, {height}, {width}] or [{count}, {height}, {width}, {classes}]"
-    text = f"The model's output {list(output)} does not fit labels {list(labels)}: {wanted} is due"
+    expected = f"[{count}, {classes}, {height}, {width}] or [{count}, {height}, {width}, {classes}]"
+    text = (
+        f"The model's output {list(output)} does not fit labels {list(labels)}: {expected} is due"
+    )
     if len(output) == 4 and classes in (output[1], output[3]):
         rows = output[2] if output[1] == classes else output[1]
         smaller = "smaller" if rows < height else "larger"

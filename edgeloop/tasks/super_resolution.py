@@ -151,7 +151,7 @@ class SuperResolution:
             return self._factor or self._options.factor or DEFAULT_FACTOR
         factor = max(pairs)
         if len(pairs) > 1 or self._factor not in (None, factor):
-            theirs = " and ".join(f"{found}×" for found in sorted(pairs))
+            theirs = " and ".join(f"{factor_of_pair}×" for factor_of_pair in sorted(pairs))
             model = f", and the model makes {self._factor}×" if self._factor else ""
             kind = BadInput if len(pairs) > 1 else DatasetMisfit
             raise kind(reason=f"the pairs of {self._root} differ by {theirs}{model}")
@@ -229,9 +229,9 @@ class SuperResolutionScorer:
         self._gives_bytes = self._gives_bytes or bool(np.abs(images).max(initial=0.0) > _BYTES)
         for image, truth in zip(images, labels, strict=True):
             pixels = image if self._gives_bytes else image * _PEAK
-            own = self._compared(np.rint(np.clip(pixels, 0, _PEAK)))
+            predicted = self._compared(np.rint(np.clip(pixels, 0, _PEAK)))
             real = self._compared(truth)
-            self._found.append((psnr(own, real), ssim(own, real)))
+            self._found.append((psnr(predicted, real), ssim(predicted, real)))
 
     def score(self) -> Score:
         if not self._found:
@@ -294,8 +294,8 @@ def _folder(root: Path, names: Sequence[str]) -> Path | None:
 
 def _files(folder: Path) -> dict[str, Path]:
     """By name without the factor that some datasets add: `0001x4.png`."""
-    found = [path for path in folder.iterdir() if path.suffix.lower() in _ENDINGS]
-    return {_stem(path): path for path in found if not path.name.startswith(".")}
+    images = [path for path in folder.iterdir() if path.suffix.lower() in _ENDINGS]
+    return {_stem(path): path for path in images if not path.name.startswith(".")}
 
 
 def _check_are_images(files: Mapping[str, Path]) -> None:

@@ -183,17 +183,17 @@ def given_inputs(
 ) -> dict[str, NDArray[Any]]:
     """The first samples of every input, or the last; raises BadInput that names the file."""
     files = _files_by_input(source, info)
-    found = {
+    by_input = {
         tensor.name: _taken(_samples_in(files[tensor.name], tensor, info, count, last), count, last)
         for tensor in info.inputs
     }
-    counts = {name: len(samples) for name, samples in found.items()}
+    counts = {name: len(samples) for name, samples in by_input.items()}
     if not all(counts.values()):
         raise BadInput(reason=f"{source} holds no sample to calibrate on")
     if len(set(counts.values())) > 1:
         said = ", ".join(f"{number} of {name!r}" for name, number in counts.items())
         raise BadInput(reason=f"{source} holds {said}; all inputs need equally many samples")
-    return found
+    return by_input
 
 
 def check_given(source: Path) -> None:
@@ -243,12 +243,12 @@ def _files(source: Path) -> list[Path]:
         paths = sorted(path for path in source.iterdir() if not path.name.startswith("."))
     else:
         raise NotFound(reason=f"the calibration data {source} is not there: name another")
-    known = [path for path in paths if path.suffix.lower() in _KNOWN and path.is_file()]
-    known = [path for path in known if not path.stem.endswith(SUFFIX)]
-    if not known:
+    usable = [path for path in paths if path.suffix.lower() in _KNOWN and path.is_file()]
+    usable = [path for path in usable if not path.stem.endswith(SUFFIX)]
+    if not usable:
         kinds = ", ".join(_KNOWN)
         raise BadInput(reason=f"{source} holds nothing to calibrate on: it takes {kinds}")
-    return known
+    return usable
 
 
 def _taken(samples: Iterator[NDArray[Any]], count: int, last: bool) -> NDArray[Any]:
@@ -256,8 +256,8 @@ def _taken(samples: Iterator[NDArray[Any]], count: int, last: bool) -> NDArray[A
     pieces: list[NDArray[Any]] = []
     total = held = 0
     for piece in samples:
-        wanted = count - total
-        pieces.append(piece[-wanted:] if last else piece[:wanted])
+        missing = count - total
+        pieces.append(piece[-missing:] if last else piece[:missing])
         total += len(pieces[-1])
         held += pieces[-1].nbytes
         if total >= count or held >= MOST_BYTES:
@@ -309,8 +309,8 @@ def _arrays(path: Path, name: str) -> list[NDArray[Any]]:
                 return [np.load(path, mmap_mode="r", allow_pickle=False)]
         _check_size(path)
         with np.load(path, allow_pickle=False) as archive:
-            wanted = [name] if name in archive.files else archive.files
-            arrays = [archive[one] for one in wanted]
+            members = [name] if name in archive.files else archive.files
+            arrays = [archive[one] for one in members]
         if not all(isinstance(array, np.ndarray) for array in arrays):
             raise ValueError("it holds a file that is no array")
         return arrays
@@ -441,8 +441,8 @@ class Agreement:
 
     def values(self) -> dict[str, float]:
         """Those that are numbers, by name."""
-        found = {name: float(getattr(self, name)) for name in AGREEMENT}
-        return {name: value for name, value in found.items() if not math.isnan(value)}
+        numbers = {name: float(getattr(self, name)) for name in AGREEMENT}
+        return {name: value for name, value in numbers.items() if not math.isnan(value)}
 
     def __str__(self) -> str:
         words = [f"SQNR {self.sqnr_db:.1f} dB"] if not math.isnan(self.sqnr_db) else []
@@ -464,10 +464,10 @@ class AgreementScorer:
     def add(self, outputs: Tensors, reference: Tensors) -> None:
         self.samples += len(next(iter(reference.values()), ()))
         for name, expected in reference.items():
-            given = outputs[name].reshape(expected.shape)
+            answered = outputs[name].reshape(expected.shape)
             axis = self._axes[name]
             sums = self._sums.setdefault(name, _OutputSums())
-            for one, other in zip(expected, given, strict=True):
+            for one, other in zip(expected, answered, strict=True):
                 sums.add(one, other, None if axis is None else axis - 1)
 
     @property
@@ -479,12 +479,12 @@ class AgreementScorer:
         return {name: sums.agreement() for name, sums in self._sums.items()}
 
     def worst(self) -> Agreement:
-        found = list(self.outputs().values())
-        if not found:
+        agreements = list(self.outputs().values())
+        if not agreements:
             raise ModelFailed(reason="nothing was compared: the model gave no outputs")
 
         def of(name: str) -> list[float]:
-            values = [float(getattr(one, name)) for one in found]
+            values = [float(getattr(one, name)) for one in agreements]
             return [value for value in values if not math.isnan(value)]
 
         return Agreement(

@@ -253,7 +253,7 @@ def test_a_store_that_is_away_for_a_while_delays_and_loses_nothing(
         real(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(table, "note_all", note)
-    monkeypatch.setattr("edgeloop.search.study.time.sleep", lambda _: None)
+    monkeypatch.setattr("edgeloop._util.retry.time.sleep", lambda _: None)
     found = SearchLoop(config, yard.study(config), evaluators(yard.asked.append), table).run()
     assert {item.state for item in found} == {"complete"}
     assert max(Counter(yard.asked).values()) == 1

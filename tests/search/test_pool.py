@@ -301,7 +301,7 @@ def test_values_of_another_compiler_are_found_anew_after_a_resume(yard: Yard):
 def test_a_store_that_is_away_for_a_while_loses_nothing(
     yard: Yard, monkeypatch: pytest.MonkeyPatch, undisturbed: list[Candidate]
 ):
-    monkeypatch.setattr("edgeloop.search.study.time.sleep", lambda _: None)
+    monkeypatch.setattr("edgeloop._util.retry.time.sleep", lambda _: None)
     for name in ("batch", "choose", "candidates"):
         troubles, real = itertools.cycle([False, True, False]), getattr(Study, name)
 

@@ -169,7 +169,7 @@ class RemoteBenchmark(PollingEvaluator):
         experiment, store = self._workspace.experiment, self._workspace.store.description
         entries = [entry for entry in self._registry.entries() if not entry.is_dead]
         serving = [entry for entry in entries if entry.experiment == experiment]
-        wanted = f"device@{self._device}" if self._device else "device"
+        capability = f"device@{self._device}" if self._device else "device"
         models = f"{waiting} model{'s wait' if waiting > 1 else ' waits'} to be measured"
         device = self._device or "NAME"
         advice = f"edgeloop runner --experiment {experiment} --device {device}"
@@ -180,7 +180,7 @@ class RemoteBenchmark(PollingEvaluator):
                 f"{models}, but no live runner serves experiment {experiment!r} of {store}. "
                 f"Start one: {advice}.{elsewhere}"
             )
-        if not any(wanted in entry.capabilities for entry in serving):
+        if not any(capability in entry.capabilities for entry in serving):
             nodes = ", ".join(sorted({entry.node for entry in serving})[:5])
             kind = f"has {self._device}" if self._device else "has a device"
             return f"{models}, but no live runner {kind}: there is {nodes}. Start one: {advice}."
@@ -193,8 +193,8 @@ class RemoteBenchmark(PollingEvaluator):
             return {}
         table = self._workspace.store.models(self._workspace.experiment)
         prefix = os.path.commonprefix([min(names), max(names)])  # noqa: RUF071 - of names, not paths
-        found = table.query(prefix)
-        return {record.key: record.values for record in found if record.key in names}
+        rows = table.query(prefix)
+        return {record.key: record.values for record in rows if record.key in names}
 
     def _upload(self, asked: _Asked) -> None:
         """Uploading the same content under the same name again does nothing; a model of another

@@ -162,19 +162,19 @@ class TrainingJobs(PollingEvaluator):
         """Wait for jobs that an earlier run submitted; those that failed get another attempt."""
         runs = self._known_runs()
         whole = [run for run in runs if _RUNG not in run.record.tags]
-        known = {tag: run for run in whole for tag in _keys_of(run)}  # the newest run wins
+        run_by_key = {tag: run for run in whole for tag in _keys_of(run)}  # the newest run wins
         has_changed = self._attach_rungs(runs)
-        wanted = {
+        request_by_key = {
             self._key(request.arch): request
             for request in self._new.values()
             if request.until is None
         }
-        found = {key: known[key] for key in wanted if key in known}
-        unique = {run.name: run for run in found.values()}
+        attached = {key: run_by_key[key] for key in request_by_key if key in run_by_key}
+        unique = {run.name: run for run in attached.values()}
         fresh = {run.name: run for run in self._current(unique.values())}
-        found = {key: run for key, run in found.items() if run.name in fresh}
-        for key, run in found.items():
-            request, current = wanted[key], fresh[run.name]
+        attached = {key: run for key, run in attached.items() if run.name in fresh}
+        for key, run in attached.items():
+            request, current = request_by_key[key], fresh[run.name]
             try:
                 if current.state in ("failed", "canceled") or run.name in self._useless:
                     current = fresh[run.name] = self._resubmitted(current)
@@ -183,7 +183,7 @@ class TrainingJobs(PollingEvaluator):
                 raise
             except EdgeloopError as error:
                 self._settle(failure(request.arch.id, error))
-        return bool(found) or has_changed
+        return bool(attached) or has_changed
 
     def _attach_rungs(self, runs: Sequence[Run]) -> bool:
         """Trainings that pause: wait for a job that runs, use a result that is far enough, and
@@ -288,13 +288,13 @@ class TrainingJobs(PollingEvaluator):
 
     def _sources(self, batch: Sequence[Request]) -> list[EarlierOutputs]:
         """Where the checkpoints of a batch are: a job of one architecture has it in `outputs/`."""
-        found = []
+        sources = []
         for arch_id in (request.arch.id for request in batch):
             into = arch_id if len(batch) > 1 else ""
             for run in self._earlier.get(arch_id, ()):
                 folder = arch_id if len(_keys_of(run)) > 1 else ""
-                found.append(EarlierOutputs(run.record.id, folder, into))
-        return found
+                sources.append(EarlierOutputs(run.record.id, folder, into))
+        return sources
 
     def _spec(self, batch: Sequence[Request]) -> JobSpec:
         archs = tuple(request.arch for request in batch)

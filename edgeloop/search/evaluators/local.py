@@ -98,8 +98,8 @@ class SharedTrainers:
 
     def utilisation(self) -> float | None:
         """Of the GPUs while anything was trained, from 0 to 1, if known."""
-        known = [card.utilisation for card in self._cards if card.utilisation is not None]
-        return sum(known) / len(known) if known else None
+        shares = [card.utilisation for card in self._cards if card.utilisation is not None]
+        return sum(shares) / len(shares) if shares else None
 
     def close(self) -> None:
         for card in self._cards:

@@ -115,8 +115,8 @@ class TrainingOutcome:
         if self.error:
             return Evaluation(self.arch_id, seconds=self.seconds, error=self.error, is_final=True)
         names = (METRICS,) if self.paused_at else (MODEL, METRICS)
-        found = (*names, HISTORY) if (folder / HISTORY).is_file() else names
-        files = {name: folder / name for name in found}
+        present = (*names, HISTORY) if (folder / HISTORY).is_file() else names
+        files = {name: folder / name for name in present}
         values = dict(self.values)
         return Evaluation(self.arch_id, values, files, self.seconds, paused_at=self.paused_at)
 
@@ -128,17 +128,17 @@ def read_outcome(
     paused before `until` (its end, without one)."""
     try:
         content = json.loads((folder / OUTCOME).read_text(encoding="utf-8"))
-        found = TrainingOutcome(**content)
-        values = {str(name): float(value) for name, value in found.values.items()}
+        outcome = TrainingOutcome(**content)
+        values = {str(name): float(value) for name, value in outcome.values.items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return None
-    if (found.arch_id, found.conditions) != (arch_id, conditions):
+    if (outcome.arch_id, outcome.conditions) != (arch_id, conditions):
         return None
     is_whole = set(values) == set(GIVES) and all(map(math.isfinite, values.values()))
-    if found.paused_at:
-        return found if is_whole and until is not None and found.paused_at >= until else None
+    if outcome.paused_at:
+        return outcome if is_whole and until is not None and outcome.paused_at >= until else None
     has_files = all((folder / name).is_file() for name in (MODEL, METRICS))
-    return found if found.error or (is_whole and has_files) else None
+    return outcome if outcome.error or (is_whole and has_files) else None
 
 
 def plan_text(plan: TrainingPlan) -> str:
@@ -158,9 +158,9 @@ def dataset_digest(folder: Path, cache: Path) -> str:
     marks = [(str(path.relative_to(folder)), path.stat()) for path in files]
     listing = digest(*(f"{name}|{s.st_size}|{s.st_mtime_ns}" for name, s in marks), str(folder))
     try:
-        known = json.loads(cache.read_text(encoding="utf-8"))
-        if known["listing"] == listing:
-            return str(known["content"])
+        cached = json.loads(cache.read_text(encoding="utf-8"))
+        if cached["listing"] == listing:
+            return str(cached["content"])
     except (OSError, ValueError, KeyError, TypeError):
         pass
     content = digest(
@@ -188,14 +188,14 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--cache", type=Path)
     parser.add_argument("--project", type=Path, default=Path())
     parser.add_argument("--leash", action="store_true", help="end when standard input closes")
-    given = parser.parse_args(arguments)
-    if given.leash:
+    options = parser.parse_args(arguments)
+    if options.leash:
         threading.Thread(target=_end_with_parent, daemon=True).start()
     # Per machine: its next job on the same dataset finds the images decoded.
-    cache = given.cache or cache_folder() / "prepared"
+    cache = options.cache or cache_folder() / "prepared"
     try:
-        paths = TrainingPaths(given.dataset, given.out, cache, given.project)
-        return perform(TrainingOrder.load(given.order), paths)
+        paths = TrainingPaths(options.dataset, options.out, cache, options.project)
+        return perform(TrainingOrder.load(options.order), paths)
     except EdgeloopError as error:
         sys.stderr.write(f"{error}\n")
         return 1
@@ -340,16 +340,16 @@ def serve_card(arguments: Sequence[str]) -> int:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--at-once", type=int, default=0, help="0: as many as there is room for")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     # Whatever libraries print goes to the log, not between the answers.
     calls, answers = os.dup(0), os.dup(1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
     try:
-        plan = TrainingPlan(device=given.device, threads=given.threads)
-        shared = SharedTraining(plan, given.at_once or None)
+        plan = TrainingPlan(device=options.device, threads=options.threads)
+        shared = SharedTraining(plan, options.at_once or None)
         with shared.opened():
-            paths = TrainingPaths(given.dataset, Path(), given.cache, given.project)
+            paths = TrainingPaths(options.dataset, Path(), options.cache, options.project)
             CardServer(shared, paths, answers).serve(calls)
     except EdgeloopError as error:
         sys.stderr.write(f"{error}\n")

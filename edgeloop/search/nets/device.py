@@ -355,19 +355,19 @@ class SharedData:
         self._lock = Lock()
 
     def load(self, samples: Samples, count: int | None, machine: Machine) -> ImageSet:
-        kept = min(count or len(samples), len(samples))
-        key = (samples.key, kept, str(machine.device))
+        size = min(count or len(samples), len(samples))
+        key = (samples.key, size, str(machine.device))
         with self._lock:
             if key not in self._loaded:
-                self._loaded[key] = _load(samples, kept, machine)
+                self._loaded[key] = _load(samples, size, machine)
             return self._loaded[key]
 
     @property
     def image_bytes(self) -> int:
         """What the datasets take of a GPU's memory."""
         with self._lock:
-            found = [each for each in self._loaded.values() if each.device.type == "cuda"]
-        return sum(each.images.nbytes + each.labels.nbytes for each in found)
+            on_gpu = [each for each in self._loaded.values() if each.device.type == "cuda"]
+        return sum(each.images.nbytes + each.labels.nbytes for each in on_gpu)
 
 
 @dataclass(frozen=True)
@@ -418,8 +418,10 @@ def _load(samples: Samples, count: int, machine: Machine) -> ImageSet:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the arrays are maps of files, and are only read
         images = torch.from_numpy(samples.images[:count])
-        kept = samples.labels[:count]  # PyTorch supports little on uint16
-        labels = torch.from_numpy(kept if kept.dtype == np.uint8 else kept.astype(np.int32))
+        label_array = samples.labels[:count]  # PyTorch supports little on uint16
+        labels = torch.from_numpy(
+            label_array if label_array.dtype == np.uint8 else label_array.astype(np.int32)
+        )
     if not machine.is_gpu:
         return ImageSet(images, labels)
     free, _ = torch.cuda.mem_get_info(machine.device)

@@ -184,12 +184,12 @@ class Engine:
         """Records the step as a graph. Capturing does not execute it."""
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
         is_default = stream == torch.cuda.default_stream()  # which cannot be captured
-        own = torch.cuda.Stream() if is_default else stream  # type: ignore[no-untyped-call]
+        capture_stream = torch.cuda.Stream() if is_default else stream  # type: ignore[no-untyped-call]
         with self._gate.alone():
-            own.wait_stream(stream)
-            with torch.cuda.graph(graph, stream=own, capture_error_mode="thread_local"):
+            capture_stream.wait_stream(stream)
+            with torch.cuda.graph(graph, stream=capture_stream, capture_error_mode="thread_local"):
                 self._learn()
-            stream.wait_stream(own)
+            stream.wait_stream(capture_stream)
         self._graph = graph
 
 

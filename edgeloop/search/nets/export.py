@@ -38,13 +38,13 @@ def export_onnx(net: nn.Module, arch: Architecture, path: Path) -> Path:
     check_exporter()
     still = copy.deepcopy(net).to("cpu").float().eval()
     image = torch.rand(arch.shape, generator=torch.Generator().manual_seed(0))
-    wanted = _answer(still, image, arch)
+    expected = _answer(still, image, arch)
     model = _exported(still, image, arch)
     fold_constants(model.graph)
     onnx.helper.set_model_props(model, {ARCHITECTURE: arch.canonical, IDENTITY: arch.id})
     onnx.checker.check_model(model, full_check=True)
     data = model.SerializeToString()
-    _compare(data, image, wanted, arch)
+    _compare(data, image, expected, arch)
     _write(path, data)
     return path
 
@@ -116,22 +116,22 @@ def fold_constants(graph: GraphProto) -> None:
     import onnx
 
     weights = {tensor.name: tensor for tensor in graph.initializer}
-    kept = []
+    nodes = []
     for node in graph.node:
         value = next((a.t for a in node.attribute if a.name == "value"), None)
         source = weights.get(node.input[0]) if node.op_type == "Identity" else None
         if node.op_type == "Constant" and value is not None:
             source = value
         if source is None:
-            kept.append(node)
+            nodes.append(node)
             continue
         weight = onnx.TensorProto()
         weight.CopyFrom(source)
         weight.name = node.output[0]
         weights[weight.name] = weight
-    used = {name for node in kept for name in node.input}
+    used = {name for node in nodes for name in node.input}
     del graph.node[:], graph.initializer[:]
-    graph.node.extend(kept)
+    graph.node.extend(nodes)
     graph.initializer.extend(tensor for name, tensor in weights.items() if name in used)
 
 
@@ -142,10 +142,10 @@ def _compare(data: bytes, image: Tensor, wanted: Tensor, arch: Architecture) -> 
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = settings.inter_op_num_threads = 1
     session = onnxruntime.InferenceSession(data, settings, providers=["CPUExecutionProvider"])
-    given = session.run(None, {INPUT: image.numpy()})[0]
+    output = session.run(None, {INPUT: image.numpy()})[0]
     expected = wanted.numpy()
     scale = max(1e-6, float(np.abs(expected).max()))
-    off = float(np.abs(given - expected).max()) / scale if given.shape == expected.shape else 1.0
+    off = float(np.abs(output - expected).max()) / scale if output.shape == expected.shape else 1.0
     if not off <= TOLERANCE:
         reason = f"the exported file disagrees with the model ({100 * off:.2g} % off)"
         raise TrainingFailed(arch=arch.id, reason=reason)

@@ -66,13 +66,13 @@ class Hourglass(nn.Module):
         self.last = block_of(plan.last)
 
     def forward(self, x: Tensor) -> Tensor:
-        kept: list[Tensor] = []
+        skipped: list[Tensor] = []
         for block in self.down:
             x = block(x)
-            kept.append(x)
-        kept.pop()
+            skipped.append(x)
+        skipped.pop()
         for up, skip in zip(self.up, self.skip, strict=True):
-            x = up(_doubled(x)) + skip(kept.pop())
+            x = up(_doubled(x)) + skip(skipped.pop())
         y: Tensor = self.last(_doubled(self.top(x)))
         return y
 
@@ -106,14 +106,14 @@ class ArchaiHourglass(nn.Module):
         self.last = nn.Conv2d(plan.down[0][-1].outputs, plan.channels, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        kept: list[Tensor] = []
+        skipped: list[Tensor] = []
         *upper, lowest = self.down
         for down, skip in zip(upper, self.skip, strict=True):
             x = down(x)
-            kept.append(skip(x))
+            skipped.append(skip(x))
         x = lowest(x)
         for up in reversed(self.up):
-            x = kept.pop() + up(_stretched(x, 2))
+            x = skipped.pop() + up(_stretched(x, 2))
         y: Tensor = self.last(x)
         return y
 
@@ -158,16 +158,16 @@ def adjoint(gradient: Tensor, axis: int, factor: int) -> Tensor:
     parts = gradient.reshape(sides).unbind(axis + 1)
     offsets = [(index + 0.5) / factor - 0.5 for index in range(factor)]
     pairs = list(zip(parts, offsets, strict=True))
-    own = sum(part * (1 - abs(offset)) for part, offset in pairs)
+    centre = sum(part * (1 - abs(offset)) for part, offset in pairs)
     before = sum(part * -offset for part, offset in pairs if offset < 0)
     after = sum(part * offset for part, offset in pairs if offset > 0)
-    assert isinstance(own, Tensor) and isinstance(before, Tensor) and isinstance(after, Tensor)
-    size = own.shape[axis]
-    own.narrow(axis, 0, size - 1).add_(before.narrow(axis, 1, size - 1))
-    own.narrow(axis, 1, size - 1).add_(after.narrow(axis, 0, size - 1))
-    own.narrow(axis, 0, 1).add_(before.narrow(axis, 0, 1))
-    own.narrow(axis, size - 1, 1).add_(after.narrow(axis, size - 1, 1))
-    return own
+    assert isinstance(centre, Tensor) and isinstance(before, Tensor) and isinstance(after, Tensor)
+    size = centre.shape[axis]
+    centre.narrow(axis, 0, size - 1).add_(before.narrow(axis, 1, size - 1))
+    centre.narrow(axis, 1, size - 1).add_(after.narrow(axis, 0, size - 1))
+    centre.narrow(axis, 0, 1).add_(before.narrow(axis, 0, 1))
+    centre.narrow(axis, size - 1, 1).add_(after.narrow(axis, size - 1, 1))
+    return centre
 
 
 def _doubled(x: Tensor) -> Tensor:

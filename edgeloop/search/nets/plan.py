@@ -233,10 +233,10 @@ class Folder:
         fields = read_checkpoint(self.path / CHECKPOINT)
         if fields is None:
             return None
-        known = {"pauses": [], **fields}  # older checkpoints have none
-        state = State(**{name: known[name] for name in State.__dataclass_fields__})
-        state.epochs = [Epoch(**epoch) for epoch in known["epochs"]]
-        state.pauses = [Epoch(**epoch) for epoch in known["pauses"]]
+        complete = {"pauses": [], **fields}  # older checkpoints have none
+        state = State(**{name: complete[name] for name in State.__dataclass_fields__})
+        state.epochs = [Epoch(**epoch) for epoch in complete["epochs"]]
+        state.pauses = [Epoch(**epoch) for epoch in complete["pauses"]]
         differing = [key for key, value in belongs_to.items() if state.belongs_to.get(key) != value]
         if differing:
             key = differing[0]

@@ -37,7 +37,7 @@ def proxies_of(
     generator = torch.Generator().manual_seed(_SEED)
     images = torch.rand((_BATCH, channels, height, width), generator=generator)
     labels = torch.randint(classes, (_BATCH, height, width), generator=generator)
-    found = {}
+    values = {}
     for name in wanted:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(_SEED)  # for a network with dropout
@@ -46,8 +46,8 @@ def proxies_of(
             except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError):
                 continue
         if value is not None and math.isfinite(value):
-            found[name] = value
-    return found
+            values[name] = value
+    return values
 
 
 def _synflow(net: nn.Module, images: Tensor, labels: Tensor) -> float | None:

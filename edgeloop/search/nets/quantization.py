@@ -110,13 +110,13 @@ def _fold(net: nn.Module) -> None:
 def _activations(net: nn.Module) -> list[tuple[nn.Module, bool]]:
     """Layers and activations; and whether it is their output that a chip rounds: not that of a
     layer whose activation follows."""
-    found: dict[nn.Module, bool] = {}
+    is_rounded: dict[nn.Module, bool] = {}
     for module in net.modules():
         if isinstance(module, nn.ReLU | nn.Conv2d | nn.Linear):
-            found.setdefault(module, True)
+            is_rounded.setdefault(module, True)
         if isinstance(module, nn.Sequential):
             children = [each for each in module if not isinstance(each, nn.Identity)]
             for one, other in itertools.pairwise(children):
                 if isinstance(one, nn.Conv2d | nn.Linear) and isinstance(other, nn.ReLU):
-                    found[one] = False
-    return list(found.items())
+                    is_rounded[one] = False
+    return list(is_rounded.items())

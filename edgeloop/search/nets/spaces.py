@@ -221,7 +221,7 @@ def _stem(channels: int, stride: int) -> Block:
         raise BadInput(reason=f"there is no stem of stride {stride}; choose 1, 2 or 4")
     inputs = (3, channels)
     pairs = zip(inputs, _STEM_STRIDES[stride], strict=False)
-    return tuple(ConvLayer(given, channels, 3, each) for given, each in pairs)
+    return tuple(ConvLayer(source, channels, 3, each) for source, each in pairs)
 
 
 def _divides(sides: Sequence[int], depth: int, stride: int) -> bool:
@@ -398,19 +398,19 @@ class _ConfigReader:
             params[f"{prefix}_down{index}_factor"] = self.number(block, "ch_expansion_factor")
             params |= self.layers(f"{prefix}_down{index}", block, "layers")
         for kind, key in (("skip", "skip_blocks"), ("up", "upsample_blocks")):
-            found = self.items(fields, key)
-            if len(found) != len(down) - 1:
-                reason = f"it has {len(found)} {key} beside {len(down)} downsample_blocks"
+            blocks = self.items(fields, key)
+            if len(blocks) != len(down) - 1:
+                reason = f"it has {len(blocks)} {key} beside {len(down)} downsample_blocks"
                 raise self._wrong(f"{reason}; one less than those is needed")
-            for index, block in enumerate(found):
+            for index, block in enumerate(blocks):
                 params |= self.layers(f"{prefix}_{kind}{index}", block, "layers")
         return params
 
     def layers(self, name: str, fields: Mapping[str, Any], key: str) -> dict[str, Value]:
         """A missing list is an empty one: older files lack `post_upsample_layers`."""
-        found = self.items(fields, key) if key in fields else []
-        ops = {f"{name}_op{index}": layer.get("op") for index, layer in enumerate(found)}
-        return {f"{name}_layers": len(found), **ops}
+        configs = self.items(fields, key) if key in fields else []
+        ops = {f"{name}_op{index}": layer.get("op") for index, layer in enumerate(configs)}
+        return {f"{name}_layers": len(configs), **ops}
 
     def items(self, fields: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
         """A list, or Archai's form of one: numbered entries, of which the first so many count."""
@@ -645,10 +645,14 @@ def _check_options(space: Space) -> None:
     if any(p.kind is kinds.VAR_KEYWORD for p in parameters):
         return
     named = (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)
-    known = [p.name for p in parameters if p.kind in named and p not in positional[: len(_GIVEN)]]
+    option_names = [
+        p.name for p in parameters if p.kind in named and p not in positional[: len(_GIVEN)]
+    ]
     for option in space.options:
-        if option not in known:
-            hint = suggestion(option, known, "it takes") if known else "it takes none."
+        if option not in option_names:
+            hint = (
+                suggestion(option, option_names, "it takes") if option_names else "it takes none."
+            )
             raise BadInput(reason=f"the space {space.name!r} has no option {option!r}: {hint}")
 
 

@@ -386,9 +386,9 @@ def _until(plan: TrainingPlan, length: _Length) -> int:
 def _scores_at(state: State, step: int) -> list[Epoch]:
     """All scores up to a step, if there is one of the step itself or of an epoch before it that is
     all a later checkpoint knows."""
-    known = [epoch for epoch in state.history if epoch.step <= step]
-    is_there = bool(known) and (known[-1].step == step or state.step > step)
-    return known if is_there else []
+    scored = [epoch for epoch in state.history if epoch.step <= step]
+    is_there = bool(scored) and (scored[-1].step == step or state.step > step)
+    return scored if is_there else []
 
 
 def _task(

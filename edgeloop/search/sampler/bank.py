@@ -239,8 +239,8 @@ class BankTable:
         self._encode(self._space_encoding(rows, history))
         values, raw = self._values[rows], self._raw[rows]
         feasible = self._feasible[rows]
-        known = ~np.isnan(values[feasible])
-        cheap = tuple(int(index) for index in np.flatnonzero(known.any(axis=0)))
+        is_known = ~np.isnan(values[feasible])
+        cheap = tuple(int(index) for index in np.flatnonzero(is_known.any(axis=0)))
         encoding = MemberEncoding.of(self._space, self._names, raw, values, cheap)
         columns = encoding.feature_columns(raw, values)
         encoded = np.hstack([self._encoded[rows], columns])
@@ -289,8 +289,8 @@ class BankTable:
         """One member of each shape is asked for its distributions, the first of the bank."""
         _, first = np.unique(self._shape_of[rows], return_index=True)
         members = [self._members[row].params for row in rows[np.sort(first)]]
-        known = [*members, *(result.params for result in history)]
-        return self._drafts.encoding(known, totals=True)
+        every_params = [*members, *(result.params for result in history)]
+        return self._drafts.encoding(every_params, totals=True)
 
     def _shape(self, member: ScreenedMember) -> int:
         return self._shapes.setdefault(frozenset(member.params), len(self._shapes))
@@ -371,8 +371,8 @@ class BankSampler:
         members: list[Draft] = []
         if view and view.encoding.cheap and knows_enough(history, pending, self._start):
             ranked = self._ranked(fresh, view, history, pending, rng)
-            wanted = count - count // _RANDOM_SHARE
-            members = fresh.taken_from(_replays(ranked, rng), wanted)
+            ranked_count = count - count // _RANDOM_SHARE
+            members = fresh.taken_from(_replays(ranked, rng), ranked_count)
         elif not bank:
             corners = (at_corner(index / (_CORNERS - 1)) for index in range(_CORNERS))
             members = fresh.taken_from(corners, count)
@@ -432,8 +432,8 @@ class BankSampler:
         for index in range(objectives):
             if index in encoding.cheap:
                 continue
-            known = np.flatnonzero(np.isfinite(values[:, index])).tolist()
-            used = fitted_results([history[place] for place in known], self._start)
+            places = np.flatnonzero(np.isfinite(values[:, index])).tolist()
+            used = fitted_results([history[place] for place in places], self._start)
             column = all_values(used, objectives)[:, index]
             scaled = Scale.of(column).forward(column)
             kernels[index] = self._fit(f"objective {index}", encoding, used, scaled)
@@ -486,8 +486,8 @@ def _distances(
 def _places(view: BankView, pending: Sequence[Mapping[str, Value]]) -> NDArray[np.intp]:
     """Where pending members are in the bank."""
     waiting = {key_of(params) for params in pending}
-    found = [place for place, key in enumerate(view.keys) if key in waiting] if waiting else []
-    return np.array(found, dtype=np.intp)
+    places = [place for place, key in enumerate(view.keys) if key in waiting] if waiting else []
+    return np.array(places, dtype=np.intp)
 
 
 def _replays(drafts: Sequence[Draft], rng: Random) -> Iterable[Policy]:
@@ -536,7 +536,7 @@ class ScreeningModel:
         columns, variance = self._columns.predict(encoded)
         deviation = np.sqrt(variance + self._columns.noise_variance)
         nowhere = np.zeros((len(members), self._view.arrays.barred.shape[1]), dtype=np.bool_)
-        found = []
+        weighted = []
         for many, weight in _DEVIATIONS:
             shifted = columns.copy()
             values = np.repeat(self._typical[None], len(members), axis=0)
@@ -544,8 +544,8 @@ class ScreeningModel:
                 shifted[:, place] += many * deviation
                 values[:, index] = scale.inverse(shifted[:, place])
             arrays = MemberArrays(np.hstack([encoded, shifted]), values, nowhere)
-            found.append((arrays, weight))
-        return found
+            weighted.append((arrays, weight))
+        return weighted
 
     def _surrogate(self, places: NDArray[np.intp], targets: Floats) -> Surrogate:
         space = self._view.encoding.space
@@ -683,16 +683,16 @@ class ScreenedAcquisition:
         predicted: Mapping[int, tuple[Floats, Floats]],
     ) -> Floats:
         """Members that are barred from this front, or lack a value of it, add nothing to it."""
-        known = [index for index in front.objectives if index not in self._dear]
-        usable = np.isfinite(candidates.values[:, known]).all(axis=1)
+        exact_objectives = [index for index in front.objectives if index not in self._dear]
+        usable = np.isfinite(candidates.values[:, exact_objectives]).all(axis=1)
         usable &= ~candidates.barred[:, front.place]
         gain = np.zeros(len(candidates))
         if not usable.any():
             return gain
         here = {index: (m[usable], d[usable]) for index, (m, d) in predicted.items()}
         values = candidates.values[usable]
-        if len(front.objectives) == 2 and len(known) == 1:
-            gain[usable] = self._exact(front, known[0], values, here)
+        if len(front.objectives) == 2 and len(exact_objectives) == 1:
+            gain[usable] = self._exact(front, exact_objectives[0], values, here)
             return gain
         coarse = self._sampled(front, values, here, _COARSE_SAMPLES, _COARSE_DIRECTIONS)
         best = np.argsort(-coarse, kind="stable")[:_FINALISTS]
@@ -730,8 +730,8 @@ class ScreenedAcquisition:
         for index in front.objectives:
             if index in predicted:
                 mean, deviation = predicted[index]
-                own = normals[list(predicted).index(index)]
-                drawn = mean[:, None] + deviation[:, None] * own
+                objective_normals = normals[list(predicted).index(index)]
+                drawn = mean[:, None] + deviation[:, None] * objective_normals
                 samples.append(self._dear[index].scale.inverse(drawn))
             else:
                 samples.append(np.repeat(values[:, [index]], count, axis=1))
@@ -766,9 +766,9 @@ def _fitted(
     waiting: MemberArrays,
 ) -> _Dear:
     """Pending candidates are taken to turn out as predicted, so that others look elsewhere."""
-    known = np.isfinite(values)
-    scale = Scale.of(values[known])
-    encoded, targets, doubt = encoded[known], scale.forward(values[known]), doubt[known]
+    is_known = np.isfinite(values)
+    scale = Scale.of(values[is_known])
+    encoded, targets, doubt = encoded[is_known], scale.forward(values[is_known]), doubt[is_known]
     surrogate = Surrogate(kernel, encoding.names, encoding.groups, encoded, targets, doubt)
     if len(waiting):
         means, _ = surrogate.predict(waiting.encoded)

@@ -287,7 +287,7 @@ class SpaceEncoding:
         for name in sorted(self.distributions):
             alike.setdefault(self.distributions[name], []).append(width)
             width += _width(self.distributions[name])
-        found: list[tuple[str, Floats, float]] = []
+        totals: list[tuple[str, Floats, float]] = []
         for distribution, places in alike.items():
             if len(places) < _LEAST_ALIKE or distribution.size < 2:
                 continue
@@ -298,9 +298,9 @@ class SpaceEncoding:
                 share = 0.5 if distribution.ordered else 1 / distribution.size
                 variance = 1 / 12 if distribution.ordered else share * (1 - share)
                 unit = 2 * (len(places) * variance) ** 0.5  # as far apart as two numbers
-                name = f"total {what} of {len(found)}"
-                found.append((name, weights / unit, share * len(places) / unit))
-        return found
+                name = f"total {what} of {len(totals)}"
+                totals.append((name, weights / unit, share * len(places) / unit))
+        return totals
 
 
 def _total_entries(distribution: Distribution) -> list[tuple[str, dict[int, float]]]:
@@ -374,13 +374,13 @@ class NewMembers:
         self._drafted: set[str] = set()
 
     def unseen(self, drafts: Iterable[Draft]) -> list[Draft]:
-        kept = []
+        new_drafts = []
         for draft in drafts:
             key = key_of(draft.params)
             if key not in self.taken and key not in self._drafted:
                 self._drafted.add(key)
-                kept.append(draft)
-        return kept
+                new_drafts.append(draft)
+        return new_drafts
 
     def member(self, policy: Policy) -> Draft | None:
         trial = ask(self._space, policy)
@@ -462,11 +462,11 @@ class Drafts:
     ) -> SpaceEncoding:
         """All parameters: those of the drafts, and those that only other members have."""
         asked = list({id(draft.distributions): draft.distributions for draft in drafts}.values())
-        known = {name for distributions in asked for name in distributions}
+        encoded_names = {name for distributions in asked for name in distributions}
         for params in members:
-            if not known.issuperset(params):
+            if not encoded_names.issuperset(params):
                 asked.append(self.of(params).distributions)
-                known.update(params)
+                encoded_names.update(params)
         return SpaceEncoding.of(asked, totals=totals)
 
 
@@ -484,9 +484,9 @@ def parents_of(history: Sequence[Observation]) -> list[Observation]:
     left = [result for result in history if result.eligible]
     parents: list[Observation] = []
     while left and len(parents) < _LEAST_PARENTS:
-        kept = non_dominated(values_of(left))
-        parents += [result for result, stays in zip(left, kept, strict=True) if stays]
-        left = [result for result, stays in zip(left, kept, strict=True) if not stays]
+        is_on_front = non_dominated(values_of(left))
+        parents += [result for result, stays in zip(left, is_on_front, strict=True) if stays]
+        left = [result for result, stays in zip(left, is_on_front, strict=True) if not stays]
     return parents
 
 

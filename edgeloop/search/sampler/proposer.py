@@ -89,14 +89,14 @@ class Proposer:
         from threadpoolctl import threadpool_limits
 
         rng = Random(f"{self._seed}/{number}")
-        known = [*(result.params for result in history), *pending]
-        fresh = NewMembers(self._space, map(key_of, known))
+        taken_params = [*(result.params for result in history), *pending]
+        fresh = NewMembers(self._space, map(key_of, taken_params))
         if knows_enough(history, pending, self._start):
             # Small matrices gain nothing from threads, which slow evaluators down.
             with threadpool_limits(1, user_api="blas"):
                 chosen = self._best(fresh, history, pending, rng)
         else:
-            chosen = self._first(fresh, known, rng)
+            chosen = self._first(fresh, taken_params, rng)
         chosen = chosen or fresh.anyone(rng)
         return chosen.params if chosen else None
 
@@ -143,8 +143,8 @@ class Proposer:
             for index in range(count):
                 if corner := fresh.member(at_corner(index / max(1, count - 1))):
                     return corner
-        found = (fresh.member(at_random(rng)) for _ in range(_FAR_FROM))
-        pool = [member for member in found if member]
+        drawn = (fresh.member(at_random(rng)) for _ in range(_FAR_FROM))
+        pool = [member for member in drawn if member]
         if not pool or not known:
             return pool[0] if pool else None
         encoding = SpaceEncoding.of(member.distributions for member in pool)

@@ -101,9 +101,9 @@ class Surrogate:
         """Mean and variance of the true value, without the noise of a measurement."""
         single = encoded.astype(np.float32)
         across = self._covariance(single, self._encoded)
-        own = self._product + self._linear * (encoded**2).sum(axis=1)
+        prior_variance = self._product + self._linear * (encoded**2).sum(axis=1)
         explained = across @ self._factor
-        variance = own - np.einsum("ij,ij->i", explained, explained)
+        variance = prior_variance - np.einsum("ij,ij->i", explained, explained)
         mean = (across @ self._weights).astype(np.float64)
         return mean, np.maximum(variance, 1e-6 * self._product)
 
@@ -188,10 +188,10 @@ class KernelCache:
                 for result in used
             ],
         )
-        known = self._kept.get(what)
-        if known is None or known[0] != identity:
-            known = self._kept[what] = identity, fit()
-        return known[1]
+        cached = self._kept.get(what)
+        if cached is None or cached[0] != identity:
+            cached = self._kept[what] = identity, fit()
+        return cached[1]
 
 
 # The acquisition function: expected hypervolume improvement times the probability of feasibility.
