@@ -34,15 +34,11 @@ from edgeloop.node.ledger import find_local
 from edgeloop.node.ticket import Environment, Resources
 from edgeloop.search.base import Evaluation, Evaluator, expected, value_of
 from edgeloop.search.config import CHIP, Rungs, SearchConfig, read_config
-from edgeloop.search.evaluators import (
-    EvaluatorGroup,
-    LocalTraining,
-    RemoteBenchmark,
-    Screening,
-    TrainingJobs,
-)
-from edgeloop.search.evaluators.jobs import pinned
-from edgeloop.search.evaluators.screening import ScreeningPlan, check_devices
+from edgeloop.search.evaluators.farm import RemoteBenchmark
+from edgeloop.search.evaluators.jobs import TrainingJobs, pinned
+from edgeloop.search.evaluators.local import LocalTraining
+from edgeloop.search.evaluators.screening import Screening, ScreeningPlan, check_devices
+from edgeloop.search.evaluators.threads import EvaluatorGroup
 from edgeloop.search.loop import Event, SearchListener, SearchLoop
 from edgeloop.search.nets.architecture import Architecture
 from edgeloop.search.nets.device import usable_cards

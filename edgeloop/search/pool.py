@@ -295,8 +295,8 @@ def pool_of(
     """A pool, if some values are known before training and some objectives are not."""
     screening = [evaluator for evaluator in evaluators if evaluator.cost == 0]
     cheap = {name for evaluator in screening for name in evaluator.gives}
-    has_dear = any(objective.name not in cheap for objective in config.objectives)
-    if config.sampler != "default" or not config.pool or not has_dear:
+    has_expensive = any(objective.name not in cheap for objective in config.objectives)
+    if config.sampler != "default" or not config.pool or not has_expensive:
         return None
     if not cheap.intersection(config.wanted):
         return None

@@ -351,7 +351,8 @@ class Study:
     def _split(self, known: Sequence[Candidate]) -> tuple[list[Observation], list[Params]]:
         """The history of these candidates and before them, and those of them that are pending. A
         training that is paused or was stopped is a result already: of what it is heading for."""
-        expected = expected_values(self._config, known)
+        is_stopping = self._config.rungs is not None
+        expected = expected_values(self._config, known) if is_stopping else {}
         history = [self._observation(item) for item in self.earlier()]
         pending: list[Params] = []
         for item in known:
@@ -699,7 +700,7 @@ class EarlierResults:
     ) -> None:
         self._config, self._study, self._evaluators = config, study, list(evaluators)
         self._basis = basis
-        self._dear = {name for e in evaluators if e.cost > 0 for name in e.gives}
+        self._expensive = {name for e in evaluators if e.cost > 0 for name in e.gives}
         self._cheap = {name for e in evaluators if e.cost == 0 for name in e.gives}
         self._read: set[str] = set()  # architectures that were read and may not be stored yet
 
@@ -726,7 +727,7 @@ class EarlierResults:
             values = self._same_values(trial.user_attrs[VALUES], basis)
             if arch.id in have:
                 taken.known += 1
-            elif self._dear <= set(values):
+            elif self._expensive <= set(values):
                 open_members.append((member, values, arch))
                 have.add(arch.id)
             else:
@@ -793,7 +794,7 @@ class EarlierResults:
         """Remember what another training said of a network; returns whether it said anything."""
         values, added = trial.user_attrs[VALUES], 0
         for name in (objective.name for objective in self._config.objectives):
-            if name in self._dear and name in values and name in basis:
+            if name in self._expensive and name in values and name in basis:
                 key = f"{name} {sha256(basis[name].encode()).hexdigest()[:8]}"
                 points = scores.setdefault(key, [])
                 if len(points) < _MOST_SCORES:

@@ -426,7 +426,7 @@ class BankSampler:
 
     def _fitted(
         self, encoding: MemberEncoding, history: Sequence[Observation], objectives: int
-    ) -> DearKernels:
+    ) -> ExpensiveKernels:
         values = all_values(history, objectives)
         kernels = {}
         for index in range(objectives):
@@ -438,9 +438,9 @@ class BankSampler:
             scaled = Scale.of(column).forward(column)
             kernels[index] = self._fit(f"objective {index}", encoding, used, scaled)
         if (outcomes(history) > 0).all():
-            return DearKernels(kernels, None)
+            return ExpensiveKernels(kernels, None)
         used = fitted_results(history, self._start)
-        return DearKernels(kernels, self._fit("feasibility", encoding, used, outcomes(used)))
+        return ExpensiveKernels(kernels, self._fit("feasibility", encoding, used, outcomes(used)))
 
     def _fit(
         self, what: str, encoding: MemberEncoding, used: Sequence[Observation], targets: Floats
@@ -606,15 +606,15 @@ _DOUBT = 0.1  # variance of what a stopped training was heading for, on the scal
 
 
 @dataclass(frozen=True)
-class DearKernels:
-    """A kernel for each dear objective, by index, and that of feasibility."""
+class ExpensiveKernels:
+    """A kernel for each expensive objective, by index, and that of feasibility."""
 
     objectives: Mapping[int, Kernel]
     feasibility: Kernel | None
 
 
 @dataclass(frozen=True)
-class _Dear:
+class _Expensive:
     scale: Scale
     surrogate: Surrogate
 
@@ -638,7 +638,7 @@ class ScreenedAcquisition:
     def __init__(
         self,
         encoding: MemberEncoding,
-        kernels: DearKernels,
+        kernels: ExpensiveKernels,
         history: Sequence[Observation],
         waiting: MemberArrays,
         fronts: Sequence[tuple[int, ...]],
@@ -647,9 +647,9 @@ class ScreenedAcquisition:
         count = 1 + max(index for front in fronts for index in front)
         values = all_values(history, count)
         encoded = encoding.encode(history)
-        self._dear: dict[int, _Dear] = {}
+        self._expensive: dict[int, _Expensive] = {}
         for index, kernel in kernels.objectives.items():
-            self._dear[index] = _fitted(
+            self._expensive[index] = _fitted(
                 encoding, kernel, encoded, values[:, index], doubts(history), waiting
             )
         self._seed = seed
@@ -668,7 +668,10 @@ class ScreenedAcquisition:
             )
 
     def of(self, candidates: MemberArrays) -> Floats:
-        predicted = {index: dear.predict(candidates.encoded) for index, dear in self._dear.items()}
+        predicted = {
+            index: expensive.predict(candidates.encoded)
+            for index, expensive in self._expensive.items()
+        }
         gains = [self._gain(front, candidates, predicted) for front in self._fronts]
         gain = np.mean(gains, axis=0) if gains else np.ones(len(candidates))
         if self._feasibility is None:
@@ -683,7 +686,7 @@ class ScreenedAcquisition:
         predicted: Mapping[int, tuple[Floats, Floats]],
     ) -> Floats:
         """Members that are barred from this front, or lack a value of it, add nothing to it."""
-        exact_objectives = [index for index in front.objectives if index not in self._dear]
+        exact_objectives = [index for index in front.objectives if index not in self._expensive]
         usable = np.isfinite(candidates.values[:, exact_objectives]).all(axis=1)
         usable &= ~candidates.barred[:, front.place]
         gain = np.zeros(len(candidates))
@@ -710,11 +713,11 @@ class ScreenedAcquisition:
         values: Floats,
         predicted: Mapping[int, tuple[Floats, Floats]],
     ) -> Floats:
-        (dear,) = (index for index in front.objectives if index != known)
-        order = [front.objectives.index(dear), front.objectives.index(known)]
-        mean, deviation = predicted[dear]
+        (expensive,) = (index for index in front.objectives if index != known)
+        order = [front.objectives.index(expensive), front.objectives.index(known)]
+        mean, deviation = predicted[expensive]
         front_points, worst = front.points[:, order], front.worst[order]
-        scale = self._dear[dear].scale
+        scale = self._expensive[expensive].scale
         return exact_improvement(mean, deviation, values[:, known], front_points, worst, scale)
 
     def _sampled(
@@ -732,7 +735,7 @@ class ScreenedAcquisition:
                 mean, deviation = predicted[index]
                 objective_normals = normals[list(predicted).index(index)]
                 drawn = mean[:, None] + deviation[:, None] * objective_normals
-                samples.append(self._dear[index].scale.inverse(drawn))
+                samples.append(self._expensive[index].scale.inverse(drawn))
             else:
                 samples.append(np.repeat(values[:, [index]], count, axis=1))
         more = {} if directions is None else {"directions": directions}
@@ -741,9 +744,9 @@ class ScreenedAcquisition:
 
     def _expected(self, waiting: MemberArrays) -> Floats:
         values = waiting.values.copy()
-        for index, dear in self._dear.items():
+        for index, expensive in self._expensive.items():
             if len(waiting):
-                values[:, index] = dear.scale.inverse(dear.predict(waiting.encoded)[0])
+                values[:, index] = expensive.scale.inverse(expensive.predict(waiting.encoded)[0])
         return values
 
 
@@ -764,7 +767,7 @@ def _fitted(
     values: Floats,
     doubt: Floats,
     waiting: MemberArrays,
-) -> _Dear:
+) -> _Expensive:
     """Pending candidates are taken to turn out as predicted, so that others look elsewhere."""
     is_known = np.isfinite(values)
     scale = Scale.of(values[is_known])
@@ -775,7 +778,7 @@ def _fitted(
         encoded, targets = np.vstack([encoded, waiting.encoded]), np.append(targets, means)
         doubt = np.append(doubt, np.zeros(len(waiting)))
         surrogate = Surrogate(kernel, encoding.names, encoding.groups, encoded, targets, doubt)
-    return _Dear(scale, surrogate)
+    return _Expensive(scale, surrogate)
 
 
 def _front(
