@@ -515,7 +515,7 @@ def _counts(seen: SeenSearch) -> list[str]:
     """`12 candidates`, then those that did not get to the end, then the results."""
     is_trained = any(objective.name in ("val_iou", "val_f1") for objective in seen.objectives)
     own, counts = seen.own, Counter(seen.counts)
-    parts = ["1 candidate" if len(own) == 1 else f"{len(own)} candidates"]
+    parts = [plural(len(own), "candidate")]
     if seen.budget is not None and len(own) < seen.budget:
         parts = [f"{len(own)} of {seen.budget} candidates"]
     for state in ("screened", "stopped", "failed"):
@@ -586,8 +586,7 @@ def _front_line(letter: str, front: SeenFront) -> str:
             values = [item.values[objective.name] for item in front.candidates]
             ranges.append(f"{objective.value} {min(values):.4g} to {max(values):.4g}")
     volume = [] if front.hypervolume is None else [f"hypervolume {front.hypervolume:.3f}"]
-    count = len(front.candidates)
-    networks = "1 network" if count == 1 else f"{count} networks"
+    networks = plural(len(front.candidates), "network")
     text = f"{letter} {front.name}: {', '.join([networks, *ranges, *volume])}"
     return "\n".join(textwrap.wrap(text, WIDTH, subsequent_indent="  "))
 

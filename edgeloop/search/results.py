@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -21,6 +21,7 @@ import numpy as np
 
 from edgeloop._util.files import replacing, write_atomic
 from edgeloop._util.redact import redact
+from edgeloop._util.values import plural
 from edgeloop._util.yaml import NotYaml, parse_yaml
 from edgeloop.errors import BadInput, EdgeloopError, ModelBusy, NameTaken
 from edgeloop.models.catalog import Candidates
@@ -421,19 +422,12 @@ def publish(
     """Upload a trained model, so that runners measure it; returns its name in the status table. If
     another training or an interrupted upload has taken `ID.KIND`, a digest of the file is added."""
     name = f"{arch.id}.{kind}"
+    upload = partial(workspace.upload, model, tags=[tag], architecture=arch.canonical, check=False)
     try:
-        patiently(
-            lambda: workspace.upload(
-                model, name, tags=[tag], architecture=arch.canonical, check=False
-            )
-        )
+        patiently(lambda: upload(name=name))
     except (NameTaken, ModelBusy):
         name = f"{name}.{sha256(model.read_bytes()).hexdigest()[:12]}"
-        patiently(
-            lambda: workspace.upload(
-                model, name, tags=[tag], architecture=arch.canonical, check=False
-            )
-        )
+        patiently(lambda: upload(name=name))
     experiment = workspace.experiment
     table = Candidates(workspace.store.models(experiment), experiment)
     patiently(lambda: table.note(name, arch.canonical, kind, values, columns))
@@ -632,7 +626,7 @@ class FoundModels:
         lacking = {i: a for i, a in archs.items() if not self._file(a).is_file()}
         if training is None or not lacking:
             return
-        models = "1 model" if len(lacking) == 1 else f"{len(lacking)} models"
+        models = plural(len(lacking), "model")
         tell(f"Training {models} of the front, whose results other searches had.")
         for arch in lacking.values():
             training.send(arch)

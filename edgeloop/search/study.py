@@ -27,7 +27,7 @@ import numpy as np
 from edgeloop._util.files import make_folder
 from edgeloop._util.redact import redact
 from edgeloop._util.retry import retry
-from edgeloop._util.values import suggestion
+from edgeloop._util.values import plural, suggestion
 from edgeloop._util.yaml import NotYaml, parse_yaml
 from edgeloop.errors import (
     BadInput,
@@ -573,13 +573,13 @@ class TakenOver:
     fault: str = ""  # the first of them
 
     def __str__(self) -> str:
-        parts = [f"took over {_count(self.results, 'result')}"]
+        parts = [f"took over {plural(self.results, 'result')}"]
         if self.known:
-            parts.append(f"{_count(self.known, 'result')} were here already")
+            parts.append(f"{plural(self.known, 'result')} were here already")
         if self.members:
-            parts.append(f"{_count(self.members, 'screened network')}")
+            parts.append(plural(self.members, "screened network"))
         if self.scores:
-            parts.append(f"learns from {_count(self.scores, 'score')} of other trainings")
+            parts.append(f"learns from {plural(self.scores, 'score')} of other trainings")
         parts += [f"{number} not used: {reason}" for reason, number in self.left.items()]
         if self.faults:
             what = f"{self.faults} could not be screened on this machine ({self.fault.rstrip('.')})"
@@ -903,10 +903,6 @@ def _scores_in(taken: Mapping[str, Any]) -> dict[str, list[tuple[dict[str, Any],
         for name, points in dict(about).get("scores", {}).items():
             by_kind.setdefault(name, []).extend((dict(params), float(v)) for params, v in points)
     return by_kind
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 # Where studies are stored: beside the store, so that any machine that can open the store can

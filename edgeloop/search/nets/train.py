@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import math
 import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -121,18 +120,6 @@ def _net(arch: Architecture, plan: TrainingPlan, project: Path | None) -> nn.Mod
 
 
 @dataclass(frozen=True)
-class _Length:
-    """Steps in total and per epoch."""
-
-    epoch: int
-    steps: int
-
-    @property
-    def epochs(self) -> int:
-        return math.ceil(self.steps / self.epoch)
-
-
-@dataclass(frozen=True)
 class _Data:
     """The samples, decoded before the GPU is entered."""
 
@@ -168,8 +155,12 @@ class _Training:
         self._images: ImageSet = shared.load(data.training, plan.images, machine)
         self._validation = shared.load(data.validation, plan.validation_images, machine)
         self._batch = min(machine.batch, len(self._images))
-        self._length = _length(plan, len(self._images), self._batch)
-        self._until = _until(plan, self._length)
+        self._epoch_steps = max(1, len(self._images) // self._batch)
+        self._steps = plan.steps or plan.epochs * self._epoch_steps
+        self._until = self._steps  # the step at which it pauses; its last one without a pause
+        if plan.until is not None:
+            until = plan.until if plan.steps else plan.until * self._epoch_steps
+            self._until = min(until, self._steps)
         ignored = _IGNORED if self._images.labels.dim() > 1 else None
         weights = class_weights(self._images, arch.classes, ignored, len(data.task.classes))
         self._engine: Engine = Engine(net, self._images, weights, plan, machine, self._gate)
@@ -201,14 +192,14 @@ class _Training:
         """To the end of the training, or to where it pauses."""
         clock = _Clock(state.seconds)
         while not state.is_done and state.step < self._until:
-            number = state.step // self._length.epoch
+            number = state.step // self._epoch_steps
             self._epoch(state, number, clock, progress)
-            if state.step < self._length.steps and state.step % self._length.epoch:
+            if state.step < self._steps and state.step % self._epoch_steps:
                 break
             self._validate(state, number, clock)
             patience = self._plan.patience
             stopped = patience is not None and len(state.epochs) - state.best_epoch >= patience
-            state.is_done = stopped or state.step >= self._length.steps
+            state.is_done = stopped or state.step >= self._steps
             is_end = state.is_done or state.step >= self._until
             if is_end or clock.since_saved() >= self._plan.checkpoint_s * _SOONER:
                 self._save(state, clock)
@@ -216,9 +207,9 @@ class _Training:
                 self._folder.write_history(state.history)
             if progress is not None:
                 last = state.epochs[-1]
-                progress(TrainingProgress(state.step, self._length.steps, last.loss, last))
+                progress(TrainingProgress(state.step, self._steps, last.loss, last))
         if not state.is_done and not _scores_at(state, self._until):
-            state.pauses.append(self._scored(state, state.step // self._length.epoch, clock))
+            state.pauses.append(self._scored(state, state.step // self._epoch_steps, clock))
             self._save(state, clock)
 
     def _epoch(
@@ -227,17 +218,15 @@ class _Training:
         """From where the state stands to the end of the epoch, or to where the training pauses."""
         from edgeloop.search.nets.engine import learning_rate
 
-        first = number * self._length.epoch
-        last = min(first + self._length.epoch, self._length.steps, self._until)
-        order = order_of(
-            self._plan.seed, number, len(self._images), self._batch, self._length.epoch
-        )
+        first = number * self._epoch_steps
+        last = min(first + self._epoch_steps, self._steps, self._until)
+        order = order_of(self._plan.seed, number, len(self._images), self._batch, self._epoch_steps)
         index = order.index.to(self._images.device)
         chance = order.chance.to(self._machine.device)
         every = _CHECK_EVERY if self._machine.is_gpu else 1
         while state.step < last:
             place = state.step - first
-            rate = learning_rate(self._plan, state.step, self._length.steps)
+            rate = learning_rate(self._plan, state.step, self._steps)
             self._engine.step(index[place], chance[place], rate)
             state.step += 1
             if state.step % every == 0 or state.step == last:
@@ -249,7 +238,7 @@ class _Training:
                 if progress is not None and clock.is_time_to_report():
                     loss = float(self._engine.loss_sum) / (place + 1)
                     done = state.epochs[-1] if state.epochs else None
-                    progress(TrainingProgress(state.step, self._length.steps, loss, done))
+                    progress(TrainingProgress(state.step, self._steps, loss, done))
 
     def _consider_compiling(self, state: State, clock: _Clock) -> None:
         """As soon as it is known how long a step takes; the first steps are slow."""
@@ -274,7 +263,7 @@ class _Training:
     def _scored(self, state: State, number: int, clock: _Clock) -> Epoch:
         from edgeloop.search.nets.engine import learning_rate
 
-        steps = state.step - number * self._length.epoch
+        steps = state.step - number * self._epoch_steps
         net = self._engine.net
         quality = quality_of(net, self._validation, self._task, self._machine, self._batch)
         seconds = clock.seconds()
@@ -284,7 +273,7 @@ class _Training:
             loss=float(self._engine.loss_sum) / max(steps, 1),
             f1=quality.f1,
             miou=quality.miou,
-            learning_rate=learning_rate(self._plan, state.step - 1, self._length.steps),
+            learning_rate=learning_rate(self._plan, state.step - 1, self._steps),
             seconds=round(seconds, 3),
             images_per_s=round(state.step * self._batch / max(seconds, 1e-9), 1),
         )
@@ -332,7 +321,7 @@ class _Training:
             parameters=parameters,
             seconds=last.seconds,
             images_per_s=last.images_per_s,
-            stopped_early=state.is_done and state.step < self._length.steps,
+            stopped_early=state.is_done and state.step < self._steps,
             device=self._machine.title,
             task=self._task.name,
             is_paused=not state.is_done,
@@ -369,18 +358,6 @@ class _Clock:
         if due:
             self._reported = time.monotonic()
         return due
-
-
-def _length(plan: TrainingPlan, images: int, batch: int) -> _Length:
-    epoch = max(1, images // batch)
-    return _Length(epoch, plan.steps or plan.epochs * epoch)
-
-
-def _until(plan: TrainingPlan, length: _Length) -> int:
-    """The step at which a training pauses; its last one without a pause."""
-    if plan.until is None:
-        return length.steps
-    return min(plan.until if plan.steps else plan.until * length.epoch, length.steps)
 
 
 def _scores_at(state: State, step: int) -> list[Epoch]:
