@@ -78,7 +78,8 @@ def tally_logits(
         if model_classes < classes:
             never = np.full((classes - model_classes, len(truth)), -np.inf, np.float32)
             piece = np.concatenate((piece, never))
-        if ignore is not None and not (is_counted := truth != ignore).all():
+        is_counted = np.ones(len(truth), np.bool_) if ignore is None else truth != ignore
+        if not is_counted.all():
             truth, piece = truth[is_counted], np.ascontiguousarray(piece[:, is_counted])
         if not truth.size:
             continue

@@ -169,13 +169,11 @@ def test_an_unknown_space_or_option_is_refused_with_a_guess():
 
 
 def test_no_two_factors_of_the_default_space_give_the_same_width():
-    from edgeloop.search.nets.spaces import BASE, FACTORS, _Blocks
+    from edgeloop.search.nets.spaces import BASE, FACTORS, _Blocks, _whole_channels
 
     for base in BASE:
-        widths = {
-            _Blocks(FixedTrial({"h_down1_factor": f}, ""), "h", FACTORS, [], 1).widened(base, 1)
-            for f in FACTORS
-        }
+        several = [_Blocks(FixedTrial({"h_factor": f}, ""), FACTORS, [], 1) for f in FACTORS]
+        widths = {_whole_channels(blocks.widened("h", base)) for blocks in several}
         assert len(widths) == len(FACTORS)
 
 

@@ -202,9 +202,7 @@ def _hourglass(blocks: _Blocks, prefix: str, channels: int, depth: int) -> Hourg
     down, skip, up = [], [], []
     for level in range(1, depth + 1):
         name = f"{prefix}_down{level}"
-        steps = blocks.widened(name, widths[-1]) / _CHANNEL_STEP
-        # Rounded up to a multiple of 4, so that no two default factors coincide.
-        widths.append(_CHANNEL_STEP * math.ceil(steps - 1e-9))
+        widths.append(_whole_channels(blocks.widened(name, widths[-1])))
         down.append(blocks.block(name, (1, most), widths[-2], widths[-1], stride=2))
     for level in range(depth - 1, 0, -1):
         width = widths[level]
@@ -213,6 +211,11 @@ def _hourglass(blocks: _Blocks, prefix: str, channels: int, depth: int) -> Hourg
     last = blocks.block(f"{prefix}_last", (0, min(2, most)), widths[1], channels)
     width = channels if last else widths[1]
     return HourglassPlan(tuple(down), tuple(skip), tuple(up), last, width)
+
+
+def _whole_channels(width: float) -> int:
+    """Rounded up to a multiple of 4, so that no two default factors coincide."""
+    return _CHANNEL_STEP * math.ceil(width / _CHANNEL_STEP - 1e-9)
 
 
 def _stem(channels: int, stride: int) -> Block:
