@@ -21,8 +21,20 @@ if TYPE_CHECKING:
 ACTIVATIONS = frozenset(("Relu", "Clip"))
 MOVING = frozenset(
     (
-        *("DepthToSpace", "Flatten", "Gather", "Identity", "MaxPool", "Reshape", "Resize"),
-        *("Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"),
+        "DepthToSpace",
+        "Flatten",
+        "Gather",
+        "Identity",
+        "MaxPool",
+        "Reshape",
+        "Resize",
+        "Slice",
+        "SpaceToDepth",
+        "Split",
+        "Squeeze",
+        "Tile",
+        "Transpose",
+        "Unsqueeze",
     )
 )
 CHANNEL_AXES = {"Conv": 0, "ConvTranspose": 1}
@@ -49,9 +61,17 @@ class TunableTensor:
 
 
 def tunable_from(fields: Mapping[str, Any]) -> TunableTensor:
-    """From `to_fields`, after a way that turned tuples into lists."""
-    listed = ("members", "neighbours", "inputs")
-    return TunableTensor(**{**fields, **{name: tuple(fields[name]) for name in listed}})
+    """From `to_fields`, whose tuples are lists once they were JSON."""
+    return TunableTensor(
+        name=fields["name"],
+        kind=fields["kind"],
+        layer=fields["layer"],
+        operator=fields["operator"],
+        members=tuple(fields["members"]),
+        neighbours=tuple(fields["neighbours"]),
+        inputs=tuple(fields["inputs"]),
+        size=fields["size"],
+    )
 
 
 def tunable_tensors(model: ModelProto, exact: Iterable[str] = ()) -> tuple[TunableTensor, ...]:

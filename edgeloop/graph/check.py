@@ -188,8 +188,21 @@ def _check_weights(file: str, graph: GraphProto) -> None:
 _LARGEST = -1000.0  # what is above is a number like others
 _ON_THE_WAY = frozenset(
     (
-        *("Add", "Mul", "Max", "Min", "Where", "Cast", "Concat", "Gather", "Slice"),
-        *("Expand", "Tile", "Reshape", "Squeeze", "Unsqueeze", "Transpose"),
+        "Add",
+        "Mul",
+        "Max",
+        "Min",
+        "Where",
+        "Cast",
+        "Concat",
+        "Gather",
+        "Slice",
+        "Expand",
+        "Tile",
+        "Reshape",
+        "Squeeze",
+        "Unsqueeze",
+        "Transpose",
     )
 )
 

@@ -23,8 +23,16 @@ if TYPE_CHECKING:
 
 
 COLUMNS = (
-    *("name", "operator", "inputs", "outputs", "parameters", "macs"),
-    *("time_us", "share", "timed_with", "timed_on"),
+    "name",
+    "operator",
+    "inputs",
+    "outputs",
+    "parameters",
+    "macs",
+    "time_us",
+    "share",
+    "timed_with",
+    "timed_on",
 )
 
 # Inputs of these operators that are settings (a shape, a limit, a scale), not trained numbers.

@@ -124,13 +124,19 @@ class GraphInfo:
 
 
 def info_from(fields: Mapping[str, Any]) -> GraphInfo:
-    """From `to_fields`, after a way that turned tuples into lists."""
-    ends = {
-        side: tuple(TensorInfo(**{**one, "shape": tuple(one["shape"])}) for one in fields[side])
-        for side in ("inputs", "outputs")
-    }
-    memory = GraphMemory(**fields["memory"]) if fields.get("memory") else None
-    return GraphInfo(**{**fields, **ends, "memory": memory})
+    """From `to_fields`, whose tuples are lists once they were JSON."""
+    return GraphInfo(
+        inputs=tuple(_tensor_from(one) for one in fields["inputs"]),
+        outputs=tuple(_tensor_from(one) for one in fields["outputs"]),
+        macs=fields["macs"],
+        params=fields["params"],
+        memory=GraphMemory(**fields["memory"]) if fields.get("memory") else None,
+    )
+
+
+def _tensor_from(fields: Mapping[str, Any]) -> TensorInfo:
+    shape = tuple(fields["shape"])
+    return TensorInfo(fields["name"], shape, fields["dtype"], fields["layout"])
 
 
 def image_info(
@@ -200,15 +206,25 @@ class GraphSummary:
 
 
 def summary_from(fields: Mapping[str, Any]) -> GraphSummary:
-    """From `to_fields`, after a way that turned tuples into lists."""
-    ends = {
-        side: tuple(DeclaredTensor(**{**one, "shape": tuple(one["shape"])}) for one in fields[side])
-        for side in ("inputs", "outputs")
-    }
-    texts = {name: tuple(fields[name]) for name in ("caveats", "rewrites")}
-    info = info_from(fields["info"]) if fields["info"] else None
-    memory = GraphMemory(**fields["memory"]) if fields["memory"] else None
-    return GraphSummary(**{**fields, **ends, **texts, "info": info, "memory": memory})
+    """From `to_fields`, whose tuples are lists once they were JSON."""
+    return GraphSummary(
+        file=fields["file"],
+        size=fields["size"],
+        opset=fields["opset"],
+        exporter=fields["exporter"],
+        operators=fields["operators"],
+        inputs=tuple(_declared_from(one) for one in fields["inputs"]),
+        outputs=tuple(_declared_from(one) for one in fields["outputs"]),
+        info=info_from(fields["info"]) if fields["info"] else None,
+        memory=GraphMemory(**fields["memory"]) if fields["memory"] else None,
+        caveats=tuple(fields["caveats"]),
+        rewrites=tuple(fields["rewrites"]),
+        problem=fields["problem"],
+    )
+
+
+def _declared_from(fields: Mapping[str, Any]) -> DeclaredTensor:
+    return DeclaredTensor(fields["name"], tuple(fields["shape"]), fields["dtype"])
 
 
 # Shapes as people give them, and as a model's row keeps them.

@@ -330,8 +330,19 @@ def _tensors_of_nodes(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
 
 # What an index passes on its way into a table without becoming another number.
 _PASSED = {
-    *("Cast", "Concat", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split"),
-    *("Squeeze", "Tile", "Transpose", "Unsqueeze"),
+    "Cast",
+    "Concat",
+    "Expand",
+    "Flatten",
+    "Gather",
+    "Identity",
+    "Reshape",
+    "Slice",
+    "Split",
+    "Squeeze",
+    "Tile",
+    "Transpose",
+    "Unsqueeze",
 }
 _KEEP_SHAPE = ("Cast", "Identity", "DequantizeLinear")
 

@@ -265,8 +265,12 @@ def _asked(estimator: Estimator, model: Path) -> GraphEstimate:
         return GraphEstimate(estimator.latency_ms(model))
     found = estimator.estimate(model)
     return GraphEstimate(
-        *(1000 * found.seconds, found.raw_us, found.missing_ops),
-        *(found.low_ms, found.high_ms, found.coverage),
+        1000 * found.seconds,
+        found.raw_us,
+        found.missing_ops,
+        found.low_ms,
+        found.high_ms,
+        found.coverage,
     )
 
 
@@ -370,14 +374,14 @@ class AdviceSearch:
                     steps, now = trial.steps, trial.estimate
                     paths.append(trial.path)
         return FoundRewrites(
-            before,
-            now,
-            tuple(advised),
-            tuple(others),
-            steps,
-            tuple(paths),
-            tuple(self._tried),
-            self._rejected,
+            before=before,
+            after=now,
+            rewrites=tuple(advised),
+            others=tuple(others),
+            steps=steps,
+            paths=tuple(paths),
+            tried=tuple(self._tried),
+            rejected=self._rejected,
         )
 
     def _best(self, steps: Steps, now: GraphEstimate) -> tuple[RewriteTrial, float] | None:
@@ -682,21 +686,21 @@ def advise_model(
             _write(room, found, apply, compared)
         quantized = check.agreement(found.equal_paths[-1]) if check is not None else None
         return Advice(
-            device,
-            found.before.latency_ms,
-            found.after.latency_ms,
-            found.rewrites,
-            found.others,
-            found.tried,
-            found.rejected,
-            room.compiles,
-            room.is_cut_short,
-            found.after.missing_ops,
-            quantized,
-            apply if apply is not None and found.steps else None,
-            found.applies_others,
-            found.before,
-            found.after,
+            device=device,
+            before_ms=found.before.latency_ms,
+            after_ms=found.after.latency_ms,
+            rewrites=found.rewrites,
+            others=found.others,
+            tried=found.tried,
+            rejected=found.rejected,
+            compiles=room.compiles,
+            is_cut_short=room.is_cut_short,
+            missing_ops=found.after.missing_ops,
+            quantized=quantized,
+            written=apply if apply is not None and found.steps else None,
+            applies_others=found.applies_others,
+            before=found.before,
+            after=found.after,
         )
 
 

@@ -388,7 +388,15 @@ def opened_lab(
         calibrated = _calibrated(benches[0][0], model, options, kept)
         progress("calibrating", 1, 1)
         answers = Answers(kept / "answers.jsonl")
-        yield PrecisionLab(options, calibrated, benches, host, answers, folder, progress)
+        yield PrecisionLab(
+            options=options,
+            calibrated=calibrated,
+            benches=benches,
+            host=host,
+            answers=answers,
+            folder=folder,
+            progress=progress,
+        )
 
 
 def _mixing(toolchain: Toolchain) -> MixesPrecision:

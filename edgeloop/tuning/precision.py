@@ -157,7 +157,14 @@ def tune_precision(
             notes = (*lab.calibrated.notes, _note(samples), divergence.note)
     metric = metric_of(task) if task else ""
     return PrecisionReport(
-        name, options.device, images, metric, tuple(points), tuple(tensors), divergence, notes
+        model=name,
+        device=options.device,
+        images=images,
+        metric=metric,
+        points=tuple(points),
+        tensors=tuple(tensors),
+        divergence=divergence,
+        notes=notes,
     )
 
 

@@ -239,7 +239,13 @@ class QuantizedGraph:
                 return None
         scale = str(source.input[1])
         return QuantizedLayer(
-            str(node.name), node, str(weight.input[0]), encoding, scale, bias, bias_scale
+            name=str(node.name),
+            node=node,
+            values=str(weight.input[0]),
+            weight=encoding,
+            source=scale,
+            bias=bias,
+            bias_scale=bias_scale,
         )
 
     def _dequantized(self, name: str) -> NodeProto | None:

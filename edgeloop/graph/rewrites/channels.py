@@ -14,8 +14,6 @@ from edgeloop.graph.rewrites.editor import (
     POINTWISE,
     Convolution,
     GraphEditor,
-    add_convolution,
-    add_pointwise,
     attribute,
     convolution,
     each,
@@ -88,9 +86,7 @@ def _widen(
         if by_channel:
             group = wide
         target = output if not (makes or by_channel) else ""
-        made = add_convolution(
-            editor, new, conv, inputs[0], kernel, bias, tuple(shape), target, group=group
-        )
+        made = new.add_convolution(conv, inputs[0], kernel, bias, tuple(shape), target, group=group)
         if not target:
             renamed[output] = made
     new.done()
@@ -205,9 +201,9 @@ def _fold(editor: GraphEditor, node: NodeProto, has_border: bool) -> bool:
     shape = editor.shape(conv.output)
     assert shape is not None
     if border is None:
-        add_convolution(editor, new, conv, source, kernel, bias, shape, conv.output)
+        new.add_convolution(conv, source, kernel, bias, shape, conv.output)
     else:
-        made = add_convolution(editor, new, conv, source, kernel, bias, shape)
+        made = new.add_convolution(conv, source, kernel, bias, shape)
         name = f"{node.name or conv.output}_border"
         new.add("Add", [made, editor.floats(name, border)], shape, conv.output)
     new.done()
@@ -228,10 +224,10 @@ def mix_before(editor: GraphEditor, node: NodeProto) -> bool:
 
     new = editor.replacement([*found.nodes, node])
     name = found.nodes[0].name or found.nodes[0].output[0]
-    mixed = add_pointwise(editor, new, name, found.source, np.diag(found.scale), found.shift)
+    mixed = new.add_pointwise(name, found.source, np.diag(found.scale), found.shift)
     shape = editor.shape(conv.output)
     assert shape is not None
-    add_convolution(editor, new, conv, mixed, conv.kernel, conv.bias, shape, conv.output)
+    new.add_convolution(conv, mixed, conv.kernel, conv.bias, shape, conv.output)
     new.done()
     return True
 
@@ -248,7 +244,7 @@ def fold_behind(editor: GraphEditor, node: NodeProto) -> bool:
     assert shape is not None
     kernel = conv.kernel * step.scale.reshape(-1, 1, 1, 1)
     bias = conv.bias * step.scale + step.shift
-    add_convolution(editor, new, conv, conv.source, kernel, bias, shape, str(node.output[0]))
+    new.add_convolution(conv, conv.source, kernel, bias, shape, str(node.output[0]))
     new.done()
     return True
 

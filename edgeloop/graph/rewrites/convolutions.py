@@ -12,11 +12,8 @@ from edgeloop.graph.rewrites.editor import (
     Convolution,
     GraphEditor,
     Replacement,
-    add_convolution,
-    add_pointwise,
     attribute,
     convolution,
-    copied,
     each,
 )
 
@@ -52,11 +49,11 @@ def merge_joined(editor: GraphEditor, node: NodeProto) -> bool:
     kernel = np.concatenate([conv.kernel for conv in convs])
     bias = np.concatenate([conv.bias for conv in convs])
     output, end = str(node.output[0]), ends[0]
-    made = add_convolution(
-        editor, new, convs[0], convs[0].source, kernel, bias, shape, "" if end else output
+    made = new.add_convolution(
+        convs[0], convs[0].source, kernel, bias, shape, "" if end else output
     )
     if end is not None:
-        copied(editor, new, end, made, output)
+        new.add_copy(end, made, output)
     new.done()
     return True
 
@@ -80,9 +77,7 @@ def merge_added(editor: GraphEditor, node: NodeProto) -> bool:
     new = editor.replacement([*inner, node])
     kernel = sum(one for one in kernels if one is not None)
     bias = sum(conv.bias for conv in convs)
-    add_convolution(
-        editor,
-        new,
+    new.add_convolution(
         largest,
         largest.source,
         kernel,  # type: ignore[arg-type]
@@ -119,7 +114,7 @@ def merge_consecutive(editor: GraphEditor, node: NodeProto) -> bool:
     else:
         return False
     new = editor.replacement([first.node, node])
-    add_convolution(editor, new, like, first.source, kernel, bias, shape, second.output, group=1)
+    new.add_convolution(like, first.source, kernel, bias, shape, second.output, group=1)
     new.done()
     return True
 
@@ -267,9 +262,9 @@ def convolve_before_resize(editor: GraphEditor, node: NodeProto) -> bool:
     assert small is not None
     new = editor.replacement([resize, node, *behind])
     shape = (small[0], conv.kernel.shape[0], *small[2:])
-    made = add_convolution(editor, new, conv, str(resize.input[0]), conv.kernel, conv.bias, shape)
+    made = new.add_convolution(conv, str(resize.input[0]), conv.kernel, conv.bias, shape)
     for activation in behind:
-        made = copied(editor, new, activation, made)
+        made = new.add_copy(activation, made)
     _resize(editor, new, resize, made, str((behind or [node])[-1].output[0]))
     new.done()
     return True
@@ -301,7 +296,7 @@ def convolve_parts_before_resize(editor: GraphEditor, node: NodeProto) -> bool:
         if resize is None:
             plain.append((str(source), first, size))
         else:
-            made = add_pointwise(editor, new, name, str(resize.input[0]), matrix)
+            made = new.add_pointwise(name, str(resize.input[0]), matrix)
             terms.append(_resize(editor, new, resize, made))
         first += size
     terms += _plain_part(editor, new, name, plain, conv.kernel[:, :, 0, 0])
@@ -335,7 +330,7 @@ def pool_before_convolution(editor: GraphEditor, node: NodeProto) -> bool:
     source = editor.shape(conv.source)
     assert source is not None
     pooled = new.add(node.op_type, [conv.source], (*source[:2], *made[2:]), **settings)
-    add_convolution(editor, new, conv, pooled, conv.kernel, conv.bias, made, str(node.output[0]))
+    new.add_convolution(conv, pooled, conv.kernel, conv.bias, made, str(node.output[0]))
     new.done()
     return True
 
@@ -359,7 +354,7 @@ def _plain_part(
         shape = list(editor.shape(source) or ())
         shape[1] = kept.shape[1]
         source = new.add("Concat", [one for one, _, _ in plain], shape, axis=1)
-    return [add_pointwise(editor, new, name, source, kept)]
+    return [new.add_pointwise(name, source, kept)]
 
 
 def _part(editor: GraphEditor, joined: NodeProto, name: str) -> NodeProto | None:

@@ -251,6 +251,57 @@ class Replacement:
         kind = editor.kind(source)
         return self.add("Transpose", [source], moved, output, kind, perm=list(order))
 
+    def add_convolution(
+        self,
+        like: Convolution,
+        source: str,
+        kernel: Floats,
+        bias: Floats | None,
+        shape: tuple[int, ...],
+        output: str = "",
+        **changed: Any,
+    ) -> str:
+        """A Conv with the settings of another one, but for those that are given."""
+        name = like.node.name or like.output
+        inputs = [source, self._editor.floats(f"{name}_kernel", kernel)]
+        if bias is not None:
+            inputs.append(self._editor.floats(f"{name}_bias", bias))
+        settings: dict[str, Any] = {
+            "kernel_shape": list(kernel.shape[2:]),
+            "strides": list(like.strides),
+            "pads": list(like.pads),
+            "dilations": list(like.dilations),
+            "group": like.group,
+            **changed,
+        }
+        return self.add("Conv", inputs, shape, output, **settings)
+
+    def add_pointwise(
+        self,
+        name: str,
+        source: str,
+        matrix: Floats,
+        bias: Floats | None = None,
+        output: str = "",
+    ) -> str:
+        """A Conv of single pixels by a matrix (outputs, inputs)."""
+        shape = self._editor.shape(source)
+        assert shape is not None
+        kernel = matrix.reshape(*matrix.shape, 1, 1)
+        inputs = [source, self._editor.floats(f"{name}_kernel", kernel)]
+        if bias is not None:
+            inputs.append(self._editor.floats(f"{name}_bias", bias))
+        made = (shape[0], matrix.shape[0], *shape[2:])
+        return self.add("Conv", inputs, made, output, kernel_shape=[1, 1])
+
+    def add_copy(self, node: NodeProto, source: str, output: str = "") -> str:
+        """The same operator on another tensor; the shape is that of its new input."""
+        shape = self._editor.shape(source)
+        assert shape is not None
+        settings = {a.name: attribute(node, a.name) for a in node.attribute}
+        inputs = [source, *node.input[1:]]
+        return self.add(node.op_type, inputs, shape, output, domain=node.domain, **settings)
+
     def done(self) -> str:
         """The name of the layer that was rewritten."""
         self._editor._finish(self._old, self._nodes, self._made)
@@ -327,13 +378,26 @@ def is_float(editor: GraphEditor, node: NodeProto) -> bool:
     return all(editor.kind(name) == FLOAT and editor.shape(name) is not None for name in names)
 
 
-# Convolutions: how they are read, and how new ones are added.
+# Convolutions, as rewrites read them.
 
 
 POINTWISE = frozenset(
     (
-        *("Relu", "LeakyRelu", "Clip", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Elu"),
-        *("Gelu", "Abs", "Neg", "Exp", "Sqrt", "Softplus", "Mish"),
+        "Relu",
+        "LeakyRelu",
+        "Clip",
+        "Sigmoid",
+        "HardSigmoid",
+        "HardSwish",
+        "Tanh",
+        "Elu",
+        "Gelu",
+        "Abs",
+        "Neg",
+        "Exp",
+        "Sqrt",
+        "Softplus",
+        "Mish",
     )
 )
 """Operators that compute each value from one value of their first input, with constants."""
@@ -379,70 +443,13 @@ def convolution(editor: GraphEditor, node: NodeProto | None) -> Convolution | No
     if bias is None:
         return None
     return Convolution(
-        node,
-        str(node.input[0]),
-        str(node.output[0]),
-        kernel.astype(np.float64),
-        bias.astype(np.float64),
-        tuple(attribute(node, "strides", [1, 1])),
-        tuple(attribute(node, "pads", [0, 0, 0, 0])),
-        tuple(attribute(node, "dilations", [1, 1])),
-        int(attribute(node, "group", 1)),
+        node=node,
+        source=str(node.input[0]),
+        output=str(node.output[0]),
+        kernel=kernel.astype(np.float64),
+        bias=bias.astype(np.float64),
+        strides=tuple(attribute(node, "strides", [1, 1])),
+        pads=tuple(attribute(node, "pads", [0, 0, 0, 0])),
+        dilations=tuple(attribute(node, "dilations", [1, 1])),
+        group=int(attribute(node, "group", 1)),
     )
-
-
-def add_convolution(
-    editor: GraphEditor,
-    new: Replacement,
-    like: Convolution,
-    source: str,
-    kernel: Floats,
-    bias: Floats | None,
-    shape: tuple[int, ...],
-    output: str = "",
-    **changed: Any,
-) -> str:
-    """A Conv with the settings of another one, but for those that are given."""
-    name = like.node.name or like.output
-    inputs = [source, editor.floats(f"{name}_kernel", kernel)]
-    if bias is not None:
-        inputs.append(editor.floats(f"{name}_bias", bias))
-    settings: dict[str, Any] = {
-        "kernel_shape": list(kernel.shape[2:]),
-        "strides": list(like.strides),
-        "pads": list(like.pads),
-        "dilations": list(like.dilations),
-        "group": like.group,
-        **changed,
-    }
-    return new.add("Conv", inputs, shape, output, **settings)
-
-
-def add_pointwise(
-    editor: GraphEditor,
-    new: Replacement,
-    name: str,
-    source: str,
-    matrix: Floats,
-    bias: Floats | None = None,
-    output: str = "",
-) -> str:
-    """A Conv of single pixels by a matrix (outputs, inputs)."""
-    shape = editor.shape(source)
-    assert shape is not None
-    inputs = [source, editor.floats(f"{name}_kernel", matrix.reshape(*matrix.shape, 1, 1))]
-    if bias is not None:
-        inputs.append(editor.floats(f"{name}_bias", bias))
-    made = (shape[0], matrix.shape[0], *shape[2:])
-    return new.add("Conv", inputs, made, output, kernel_shape=[1, 1])
-
-
-def copied(
-    editor: GraphEditor, new: Replacement, node: NodeProto, source: str, output: str = ""
-) -> str:
-    """The same operator on another tensor; the shape is that of its new input."""
-    shape = editor.shape(source)
-    assert shape is not None
-    settings = {a.name: attribute(node, a.name) for a in node.attribute}
-    inputs = [source, *node.input[1:]]
-    return new.add(node.op_type, inputs, shape, output, domain=node.domain, **settings)

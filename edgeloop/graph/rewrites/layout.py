@@ -169,8 +169,20 @@ def drop_rounding_up(editor: GraphEditor, node: NodeProto) -> bool:
 LARGEST_RANK = 5
 _RESHAPING = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
 _POINTWISE = (
-    *("Abs", "Clip", "Elu", "Exp", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Neg"),
-    *("Relu", "Sigmoid", "Softplus", "Sqrt", "Tanh"),
+    "Abs",
+    "Clip",
+    "Elu",
+    "Exp",
+    "Gelu",
+    "HardSigmoid",
+    "HardSwish",
+    "LeakyRelu",
+    "Neg",
+    "Relu",
+    "Sigmoid",
+    "Softplus",
+    "Sqrt",
+    "Tanh",
 )
 _PAIRWISE = ("Add", "Sub", "Mul", "Div")
 _REDUCING = ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin")

@@ -15,8 +15,6 @@ from edgeloop.graph.rewrites.editor import (
     FLOAT,
     Convolution,
     GraphEditor,
-    add_convolution,
-    add_pointwise,
     attribute,
     convolution,
     each,
@@ -31,7 +29,13 @@ if TYPE_CHECKING:
 _SHAPING = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
 _MOVING = (
     *_SHAPING,
-    *("Transpose", "Slice", "Concat", "Gather", "Split", "SpaceToDepth", "DepthToSpace"),
+    "Transpose",
+    "Slice",
+    "Concat",
+    "Gather",
+    "Split",
+    "SpaceToDepth",
+    "DepthToSpace",
 )
 _MOST_VALUES = 2**24
 _MOST_STEPS = 24
@@ -142,7 +146,7 @@ def _permute(editor: GraphEditor, node: NodeProto, found: _Movement, np: Any) ->
     matrix[np.arange(len(found.channels)), found.channels] = 1
     new = editor.replacement([node])
     name = node.name or node.output[0]
-    add_pointwise(editor, new, name, found.source, matrix, output=str(node.output[0]))
+    new.add_pointwise(name, found.source, matrix, output=str(node.output[0]))
     new.done()
 
 
@@ -156,7 +160,7 @@ def _convolve(
     shape = editor.shape(conv.output)
     assert shape is not None
     new = editor.replacement([conv.node])
-    add_convolution(editor, new, conv, source, kernel, conv.bias, shape, conv.output, **changed)
+    new.add_convolution(conv, source, kernel, conv.bias, shape, conv.output, **changed)
     new.done()
 
 

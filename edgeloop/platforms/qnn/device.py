@@ -80,7 +80,10 @@ class HtpDevice:
     ) -> LayerCosts:
         """The compiler's estimate of prefixes of the deployed graph; calibrated in proportion."""
         shop = Workshop(
-            *(self.name, self._chip.require_estimate(), self._profile is not None, self._process),
+            self.name,
+            self._chip.require_estimate(),
+            self._profile is not None,
+            self._process,
             workers=min(workers or len(self._processes), len(self._processes)),
             call_limit_s=self._limit_s,
         )

@@ -79,7 +79,10 @@ def predict(
         time_us = _between(estimate, ends)
     if left_out := _left_out(estimate):
         return LatencyPrediction(
-            *(time_us, None, None, None),
+            time_us=time_us,
+            low_us=None,
+            high_us=None,
+            coverage=None,
             basis=f"no interval: {left_out}, so the chip takes longer",
             caveats=estimate.caveats,
             is_calibrated=fitted is not None,
@@ -110,7 +113,15 @@ def _calibrated(estimate: Estimate, profile: LatencyProfile, time_us: float) -> 
     caveats = estimate.caveats
     if interval is None:
         basis = f"no interval: the profile {profile.name} has none; calibrate it again"
-        return LatencyPrediction(time_us, None, None, None, basis, caveats, True)
+        return LatencyPrediction(
+            time_us=time_us,
+            low_us=None,
+            high_us=None,
+            coverage=None,
+            basis=basis,
+            caveats=caveats,
+            is_calibrated=True,
+        )
     low_us, high_us = time_us * interval.low, time_us * interval.high
     basis = _basis(profile, kind, interval)
     coverage = interval.coverage
@@ -123,7 +134,15 @@ def _calibrated(estimate: Estimate, profile: LatencyProfile, time_us: float) -> 
             "the range has no stated coverage"
         )
         coverage = None
-    return LatencyPrediction(time_us, low_us, high_us, coverage, basis, caveats, True)
+    return LatencyPrediction(
+        time_us=time_us,
+        low_us=low_us,
+        high_us=high_us,
+        coverage=coverage,
+        basis=basis,
+        caveats=caveats,
+        is_calibrated=True,
+    )
 
 
 def _basis(profile: LatencyProfile, kind: str, interval: ErrorInterval) -> str:
@@ -159,7 +178,14 @@ def _mixed(
     high_us = max(time * interval.high for time, interval in ends)
     known = "its 8-bit and 16-bit activation models" if len(ends) > 1 else "other models"
     basis = f"no published figures of mixed-precision models for {chip.name}; the range is that of "
-    return LatencyPrediction(time_us, low_us, high_us, None, basis + known, estimate.caveats)
+    return LatencyPrediction(
+        time_us=time_us,
+        low_us=low_us,
+        high_us=high_us,
+        coverage=None,
+        basis=basis + known,
+        caveats=estimate.caveats,
+    )
 
 
 def _uncalibrated(
@@ -186,7 +212,14 @@ def _uncalibrated(
         ratio = estimate.raw_us / reference.raw_us
         relative = f", about {ratio:.2g} × the time on {DEFAULT_CHIP}"
     basis = f"{why}{relative}; the range is that of the calibrated chips"
-    return LatencyPrediction(time_us, low_us, high_us, None, basis, estimate.caveats)
+    return LatencyPrediction(
+        time_us=time_us,
+        low_us=low_us,
+        high_us=high_us,
+        coverage=None,
+        basis=basis,
+        caveats=estimate.caveats,
+    )
 
 
 # What turns the compiler's estimate into the time on a board: latency ≈ a + b · estimate.
@@ -228,24 +261,26 @@ def _built_in(name: str, forms: Mapping[str, Mapping[str, Any]]) -> LatencyProfi
 def _profile_from(name: str, form: str, fields: Mapping[str, Any]) -> LatencyProfile:
     networks = int(fields["networks"])
     return LatencyProfile(
-        name,
-        int(fields["soc"]),
-        float(fields["a_us"]),
-        float(fields["b"]),
-        networks,
-        float(fields["median_error_percent"]),
-        _PUBLISHED.format(networks=networks),
-        _intervals(fields.get("intervals", {})),
-        _range_us(fields.get("range_us")),
-        {str(feature): float(weight) for feature, weight in fields.get("terms", {}).items()},
-        form,
+        name=name,
+        soc=int(fields["soc"]),
+        a_us=float(fields["a_us"]),
+        b=float(fields["b"]),
+        models=networks,
+        error_percent=float(fields["median_error_percent"]),
+        source=_PUBLISHED.format(networks=networks),
+        intervals=_intervals(fields.get("intervals", {})),
+        range_us=_range_us(fields.get("range_us")),
+        terms={str(feature): float(weight) for feature, weight in fields.get("terms", {}).items()},
+        form=form,
     )
 
 
 def _intervals(fields: Mapping[str, Mapping[str, Any]]) -> dict[str, ErrorInterval]:
     return {
         str(kind): ErrorInterval(
-            *(float(one["low"]), float(one["high"]), int(one["networks"])),
+            float(one["low"]),
+            float(one["high"]),
+            int(one["networks"]),
             None if one.get("coverage") is None else float(one["coverage"]),
             int(one.get("widened_by", 0)),
         )
@@ -309,7 +344,13 @@ def fit_profile(pairs: Sequence[Pair], name: str, soc: int, source: str = "") ->
     said = source or f"{len(pairs)} models measured on the board"
     times = [measured for _, measured in pairs]
     return LatencyProfile(
-        *(name, soc, a_us, b, len(pairs), error, said),
+        name=name,
+        soc=soc,
+        a_us=a_us,
+        b=b,
+        models=len(pairs),
+        error_percent=error,
+        source=said,
         intervals={"any": held_out_interval(ratios)},
         range_us=(min(times), max(times)),
     )
@@ -576,8 +617,21 @@ _LARGE_MAP = 4 * 2**20  # bytes; half of the memory that the chip's processor ha
 _GROUPS = {
     "elementwise": ("Add", "Sub", "Mul", "Div", "Max", "Min", "Pow", "Sum", "Where"),
     "activation": (
-        *("Clip", "Elu", "Erf", "Exp", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Log"),
-        *("PRelu", "Relu", "Sigmoid", "Softplus", "Sqrt", "Tanh"),
+        "Clip",
+        "Elu",
+        "Erf",
+        "Exp",
+        "Gelu",
+        "HardSigmoid",
+        "HardSwish",
+        "LeakyRelu",
+        "Log",
+        "PRelu",
+        "Relu",
+        "Sigmoid",
+        "Softplus",
+        "Sqrt",
+        "Tanh",
     ),
     "concat": ("Concat",),
     "cut": ("Gather", "GatherElements", "GatherND", "Pad", "Slice", "Split"),
@@ -587,8 +641,12 @@ _GROUPS = {
     "space": ("DepthToSpace", "SpaceToDepth"),
     "softmax": ("LogSoftmax", "Softmax"),
     "norm": (
-        *("BatchNormalization", "GroupNormalization", "InstanceNormalization"),
-        *("LayerNormalization", "LpNormalization", "RMSNormalization"),
+        "BatchNormalization",
+        "GroupNormalization",
+        "InstanceNormalization",
+        "LayerNormalization",
+        "LpNormalization",
+        "RMSNormalization",
     ),
     "transpose": ("Transpose",),
 }

@@ -61,7 +61,8 @@ def model_costs(
         folder = Path(name).resolve()
         quantized, deployed = folder / "quantized.onnx", folder / "deployed.onnx"
         found = _call(
-            *(shop, "layers"),
+            shop,
+            "layers",
             model=str(model.resolve()),
             quantized=str(quantized),
             deployed_as=str(deployed),
@@ -90,7 +91,10 @@ def model_costs(
         parts = plural(missing, "more part")
         reasons.append(f"{limit_s:g} s were too short for {parts}: run it again for more detail")
     return LayerCosts(
-        *(shop.device, total_us, whole.raw_us or 0.0, kept),
+        shop.device,
+        total_us,
+        whole.raw_us or 0.0,
+        kept,
         unattributed_us=sum(cost.time_us for cost in left),
         is_calibrated=shop.is_calibrated,
         notes=(*_notes(whole), *reasons),
@@ -377,8 +381,17 @@ def _parts(
 _CONVERTING = ("QuantizeLinear", "DequantizeLinear")
 _TO_CHANNEL_LAST = (0, 2, 3, 1)
 _SPATIAL = (
-    *("Conv", "ConvTranspose", "Resize", "DepthToSpace", "SpaceToDepth", "BatchNormalization"),
-    *("AveragePool", "MaxPool", "GlobalAveragePool", "GlobalMaxPool", "InstanceNormalization"),
+    "Conv",
+    "ConvTranspose",
+    "Resize",
+    "DepthToSpace",
+    "SpaceToDepth",
+    "BatchNormalization",
+    "AveragePool",
+    "MaxPool",
+    "GlobalAveragePool",
+    "GlobalMaxPool",
+    "InstanceNormalization",
 )
 _RESHAPING = ("MatMul", "Gemm", "Reshape", "Transpose", "Einsum", "Squeeze", "Unsqueeze")
 

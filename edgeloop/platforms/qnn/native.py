@@ -114,8 +114,7 @@ class NativeWork:
         target: str,
         layers: str,
         precision: str,
-        images: Mapping[str, Any] | None = None,
-        tensors: Mapping[str, Mapping[str, Any]] | None = None,
+        samples: Mapping[str, Any],
         may_split: bool = False,
     ) -> Answer:
         """The simplified float model, the quantized one and the layer table, from one reading.
@@ -126,11 +125,11 @@ class NativeWork:
         graph = read_graph(path, any_operator=may_split)
         info = graph_info(path.name, graph)
         apply_rewrites(graph)
-        samples = samples_from_files({"images": images, "tensors": tensors})
-        calibration_batch(info, samples)
+        calibration = samples_from_files(samples)
+        calibration_batch(info, calibration)
         write_layers(Path(layers), count_layers(graph))
         onnx.save_model(graph, simplified)
-        quantize_model(graph, info, samples, Path(target), cast(Precision, precision))
+        quantize_model(graph, info, calibration, Path(target), cast(Precision, precision))
         notes = [*estimate_caveats(graph), *rewrite_notes(graph)]
         return {"info": info.to_fields(), "caveats": notes, "memory": _memory(target, graph)}, ()
 
@@ -139,8 +138,7 @@ class NativeWork:
         model: str,
         simplified: str,
         layers: str,
-        images: Mapping[str, Any] | None = None,
-        tensors: Mapping[str, Mapping[str, Any]] | None = None,
+        samples: Mapping[str, Any],
         may_split: bool = False,
     ) -> Answer:
         """The simplified float model, the layer table, and the ranges that any plan needs."""
@@ -150,10 +148,10 @@ class NativeWork:
         graph = read_graph(path, any_operator=may_split)
         info = graph_info(path.name, graph)
         apply_rewrites(graph)
-        samples = samples_from_files({"images": images, "tensors": tensors})
-        pixels = quantize.pixel_inputs(info, samples)
+        calibration = samples_from_files(samples)
+        pixels = quantize.pixel_inputs(info, calibration)
         write_layers(Path(layers), count_layers(graph))
-        ranges = quantize.calibrate(graph, info, samples)
+        ranges = quantize.calibrate(graph, info, calibration)
         onnx.save_model(graph, simplified)
         inferred = onnx.shape_inference.infer_shapes(graph)
         notes = [*estimate_caveats(graph), *rewrite_notes(graph)]
@@ -164,22 +162,26 @@ class NativeWork:
     def quantize_plan(
         self,
         model: str,
-        ranges: Mapping[str, tuple[float, float]],
-        pixels: list[str],
-        tensors: list[Mapping[str, Any]],
+        calibrated: Mapping[str, Any],
         plan: Mapping[str, Any],
         target: str,
         outputs: list[str],
         with_memory: bool = False,
     ) -> Answer:
-        """The quantized model of a plan, from the simplified one that `calibrate` wrote."""
+        """The quantized model of a plan, from the simplified one that `calibrate` wrote and the
+        ranges, pixels and tensors that it returned."""
         import onnx
 
         graph = onnx.load_model(model)
-        tunable = [tunable_from(fields) for fields in tensors]
-        chosen = PrecisionPlan.from_fields(plan)
-        given = (ranges, pixels, tunable, chosen, Path(target), outputs)
-        added = quantize.quantize_plan(graph, *given)
+        added = quantize.quantize_plan(
+            graph,
+            calibrated["ranges"],
+            calibrated["pixels"],
+            [tunable_from(fields) for fields in calibrated["tensors"]],
+            PrecisionPlan.from_fields(plan),
+            target=Path(target),
+            outputs=outputs,
+        )
         memory = _memory(target, onnx.load_model(model)) if with_memory else None
         return {"memory": memory, "outputs": added}, ()
 

@@ -171,16 +171,16 @@ def quantize_with_fixed_scales(
         for name, (low, high) in guessed.items()
     }
     quantizer = QDQQuantizer(
-        model,
-        True,
-        False,
-        QuantType.QInt8,
-        activations,
-        TensorsData(CalibrationMethod.MinMax, ranges),
-        [],
-        [],
-        settings.op_types_to_quantize,
-        settings.extra_options,
+        model=model,
+        per_channel=True,
+        reduce_range=False,
+        weight_qType=QuantType.QInt8,
+        activation_qType=activations,
+        tensors_range=TensorsData(CalibrationMethod.MinMax, ranges),
+        nodes_to_quantize=[],
+        nodes_to_exclude=[],
+        op_types_to_quantize=settings.op_types_to_quantize,
+        extra_options=settings.extra_options,
     )
     quantizer.quantize_model()
     quantizer.model.save_model_to_file(str(target), False)
@@ -291,16 +291,16 @@ def quantize_plan(
         for name, (low, high) in ranges.items()
     }
     quantizer = QDQQuantizer(
-        model,
-        True,
-        False,
-        QuantType.QInt8,
-        QuantType.QUInt8,
-        TensorsData(CalibrationMethod.MinMax, values),
-        [],
-        [],
-        settings.op_types_to_quantize,
-        settings.extra_options,
+        model=model,
+        per_channel=True,
+        reduce_range=False,
+        weight_qType=QuantType.QInt8,
+        activation_qType=QuantType.QUInt8,
+        tensors_range=TensorsData(CalibrationMethod.MinMax, values),
+        nodes_to_quantize=[],
+        nodes_to_exclude=[],
+        op_types_to_quantize=settings.op_types_to_quantize,
+        extra_options=settings.extra_options,
     )
     quantizer.quantize_model()
     quantizer.model.save_model_to_file(str(target), False)

@@ -134,7 +134,7 @@ class QnnToolchain:
                 layers=_text(table),
                 precision=precision,
                 may_split=self._may_split,
-                **samples_as_files(calibration, work),
+                samples=samples_as_files(calibration, work),
             )
             info = info_from(made["info"])
             files = {path.name: path for path in (quantized, table)}
@@ -159,8 +159,8 @@ class QnnToolchain:
             (work / _LAYERS).replace(table)
             made = self._quantized(found, plan, quantized, with_memory=True)
             files = {path.name: path for path in (quantized, table)}
-            ends = (quantized.name, found.notes, _memory(made))
-            converted = Converted(found.info, plan.name, files, *ends)
+            notes, memory = found.notes, _memory(made)
+            converted = Converted(found.info, plan.name, files, quantized.name, notes, memory)
             return self._compiled(converted, work, wanted)
 
     def calibrate_tensors(self, model: Path, calibration: Samples, folder: Path) -> CalibratedModel:
@@ -174,7 +174,7 @@ class QnnToolchain:
                 simplified=_text(simplified),
                 layers=_text(folder / _LAYERS),
                 may_split=self._may_split,
-                **samples_as_files(calibration, Path(name).resolve()),
+                samples=samples_as_files(calibration, Path(name).resolve()),
             )
         return CalibratedModel(
             info=info_from(made["info"]),
@@ -205,9 +205,11 @@ class QnnToolchain:
         return self._call(
             "quantize_plan",
             model=_text(calibrated.model),
-            ranges=dict(calibrated.ranges),
-            pixels=list(calibrated.pixels),
-            tensors=[tensor.to_fields() for tensor in calibrated.tensors],
+            calibrated={
+                "ranges": dict(calibrated.ranges),
+                "pixels": list(calibrated.pixels),
+                "tensors": [tensor.to_fields() for tensor in calibrated.tensors],
+            },
             plan=plan.to_fields(),
             target=_text(target),
             outputs=list(outputs),

@@ -51,9 +51,7 @@ class Board:
         self.sdk = sdk
         self.options = options
         self.turns = Turns()
-        self.files = BoardFiles(
-            adb, ROOT, sdk, self.turns, options.cap_bytes, options.transfer_s, options.squeeze
-        )
+        self.files = BoardFiles(adb, ROOT, sdk, self.turns, options)
         self._lease = BoardLease(adb, ROOT, options.lease_s)
         self._opening = threading.Lock()
         self._is_open = False
@@ -158,7 +156,13 @@ class Board:
         squeeze = self.files.squeezes and hot_c is None
         with self._run_folder() as folder:
             order = ToolOrder(
-                ROOT, folder, container, tuple(arguments), options.tool_s, squeeze, hot_c
+                root=ROOT,
+                folder=folder,
+                container=container,
+                arguments=tuple(arguments),
+                limit_s=options.tool_s,
+                squeeze=squeeze,
+                hot_c=hot_c,
             )
             guard = self._lease.guard("answer lease")
             if hot_c is not None:  # the heartbeat leaves a benchmark alone

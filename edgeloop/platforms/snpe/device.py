@@ -120,7 +120,10 @@ _RUN_SAMPLES = 256
 _RUN_BYTES = 128 * 10**6
 _PROFILE_S = 60.0
 _PROPERTIES = (
-    *("ro.product.model", "ro.board.platform", "ro.build.version.release", "ro.soc.model"),
+    "ro.product.model",
+    "ro.board.platform",
+    "ro.build.version.release",
+    "ro.soc.model",
 )
 
 _NATIVE = ("--userbuffer_auto", "--use_native_output_files")
@@ -268,7 +271,18 @@ class AdbDevice:
             return full_outputs(files, runs, made, dlc, is_native)
 
         size = 4 * sum(math.prod(made.sample_shape(tensor)) for tensor in made.outputs)
-        yield from self._inferred(_Work(model, made, dlc, kind, read, is_native, size), batches)
+        yield from self._inferred(
+            _Work(
+                model=model,
+                info=made,
+                dlc=dlc,
+                kind=kind,
+                read=read,
+                is_native=is_native,
+                bytes_each=size,
+            ),
+            batches,
+        )
 
     def infer_classes(
         self, model: Path, info: GraphInfo, kind: Kind, batches: Iterator[Tensors]
@@ -277,7 +291,15 @@ class AdbDevice:
             return {DLC_CLASSES: class_maps(files, runs, info)}
 
         is_native, size = self.board.sdk.writes_native_files, 4 * info.height * info.width
-        work = _Work(model, info, DlcTensors(), kind, read, is_native, size)
+        work = _Work(
+            model=model,
+            info=info,
+            dlc=DlcTensors(),
+            kind=kind,
+            read=read,
+            is_native=is_native,
+            bytes_each=size,
+        )
         return (found[DLC_CLASSES] for found in self._inferred(work, batches))
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeloop.errors import DeviceUnavailable
-from edgeloop.platforms.snpe import DEFAULT_CAP_BYTES
+from edgeloop.platforms.snpe import BoardOptions
 from edgeloop.platforms.snpe.adb import (
     Adb,
     ShellResult,
@@ -44,8 +44,8 @@ _PROGRAMS = "cat cmp cut df find grep head id sed sha256sum stat tail tar timeou
 
 
 class BoardFiles:
-    """`squeeze`: whether images go and results come by way of gzip; None: if the board has it.
-    Floats made of bytes shrink to a third, class maps to a tenth."""
+    """With `options.squeeze`, images and results are compressed with gzip; None: if the board has
+    it. Floats made of bytes shrink to a third, class maps to a tenth."""
 
     def __init__(
         self,
@@ -53,17 +53,15 @@ class BoardFiles:
         root: str,
         sdk: Sdk,
         turns: Turns,
-        cap_bytes: int = DEFAULT_CAP_BYTES,
-        limit_s: float = 600.0,
-        squeeze: bool | None = None,
+        options: BoardOptions,
     ) -> None:
         self._adb = adb
         self._root = root
         self._sdk = sdk
         self._turns = turns
-        self._cap_bytes = cap_bytes
-        self._limit_s = limit_s
-        self._squeeze = squeeze
+        self._cap_bytes = options.cap_bytes
+        self._limit_s = options.transfer_s
+        self._squeeze = options.squeeze
         self._lock = threading.Lock()
         self._pushing = threading.Lock()  # two sessions may want the same file there
         self._there: set[str] = set()

@@ -209,7 +209,8 @@ def run_tool(
     with _scratch() as scratch:
         printed = scratch / "printed"
         with printed.open("wb") as file:
-            code = _run(command, sdk, place or scratch, scratch, file.fileno(), limit_s, name)
+            environment = {**sdk.environment(), "TMPDIR": str(scratch)}
+            code = _run(command, environment, place or scratch, file.fileno(), limit_s)
         with printed.open("rb") as file:
             text = _COLOURS.sub("", file.read(_READ_OUTPUT_AT_MOST).decode(errors="replace"))
     if code == 0 and (not said or any(sentence in text for sentence in said)):
@@ -245,19 +246,14 @@ def _scratch() -> Iterator[Path]:
 
 
 def _run(
-    command: list[str],
-    sdk: Sdk,
-    folder: Path,
-    temporary: Path,
-    output: int,
-    limit_s: float,
-    name: str,
+    command: list[str], environment: Mapping[str, str], folder: Path, output: int, limit_s: float
 ) -> int:
+    name = Path(command[0]).name
     try:
         child = subprocess.Popen(  # noqa: S603
             command,
             cwd=folder,
-            env={**sdk.environment(), "TMPDIR": str(temporary)},
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
