@@ -397,7 +397,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def own_bytes(pid: int) -> int:
-    """Without what it shares with files: a model that is mapped is not in anybody's way."""
+    """Without memory shared with files: a mapped model takes none from other processes."""
     with suppress(OSError, ValueError, IndexError):
         fields = Path(f"/proc/{pid}/statm").read_text().split()
         return _PAGE * (int(fields[1]) - int(fields[2]))

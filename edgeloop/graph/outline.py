@@ -3,8 +3,8 @@ JSON file that conversion leaves beside a model.
 
 Constants, and the conversions between floats and integers that quantization puts around layers, are
 folded away; `tensors` are the names of what a layer writes, since runtimes name such conversions
-after them. A layer reads only layers before it, so a file cannot describe a cycle. Whoever reads
-one trusts nothing in it: `parse_outline` checks everything, and its size first.
+after them. A layer reads only layers before it, so a file cannot describe a cycle. Files
+from a store are not trusted: `parse_outline` checks everything, and the size first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Graphs that compute the same for somebody with other wishes: other names, ends, or batches."""
+"""Graphs that compute the same with other names, other ends or another batch."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def with_fixed_names(model: ModelProto) -> ModelProto:
     own = [value.name for value in (*graph.input, *graph.output)]
     for name in {*sources, *targets, DLC_CLASSES} - set(own):
         _rename(graph, name, f"{name}_inside")
-    # All by way of names that nobody has: an input may be called `output`.
+    # By way of names that no tensor has: an input may be called `output`.
     passing = [f"__end_{number}__" for number in range(len(own))]
     for old, new in [
         *zip(own, passing, strict=True),

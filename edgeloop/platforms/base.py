@@ -239,7 +239,7 @@ def check_mixes(toolchain: Toolchain) -> MixesPrecision:
 @runtime_checkable
 class CompilesQuantized(Protocol):
     """A toolchain whose quantized models are ONNX files with QuantizeLinear and DequantizeLinear,
-    and that compiles one whose numbers somebody changed: what `runner --recover` needs."""
+    and that compiles one whose numbers were changed: what `runner --recover` needs."""
 
     def simplify(self, model: Path, target: Path) -> None:
         """Write the float graph that `convert` quantizes: operators have the names that they have
@@ -490,7 +490,7 @@ class ListedDevice:
     profile: str = ""
     state: str = "ready"
     is_attached: bool = False
-    """Plugged into this machine: runners report it even while nobody uses it."""
+    """Plugged into this machine: runners report it even while it is not in use."""
     condition: DeviceCondition = DeviceCondition()
 
 

@@ -174,7 +174,7 @@ class TrialRoom:
             self._free.put(lane)
 
     def estimate_file(self, model: Path) -> GraphEstimate:
-        """Of a file that somebody else has written."""
+        """Of a file that was written elsewhere, past the cache."""
         lane = self._free.get()
         try:
             return _asked(lane.estimator, model)

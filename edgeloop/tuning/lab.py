@@ -583,7 +583,7 @@ class Answers:
 
 
 def _entries(path: Path) -> Iterator[tuple[str, Any]]:
-    """Without the last line, if somebody was killed while writing it."""
+    """Without the last line if a process was killed while writing it."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:

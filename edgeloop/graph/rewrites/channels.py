@@ -1,4 +1,4 @@
-"""Channels up to a multiple that suits the chip: the added ones are zero and nobody reads them.
+"""Channels up to a multiple that suits the chip: the added ones are zero and never read.
 
 Convolutions that make a tensor get empty kernels, those that read it ignore the new channels. What
 lies between has to treat every channel by itself, and nothing else may see the tensor.
@@ -32,7 +32,7 @@ _MOST_NODES = 40
 
 @each("Conv")
 def pad_channels(editor: GraphEditor, node: NodeProto) -> bool:
-    """Tensors whose channels are no multiple of 32: padded with channels that nobody reads."""
+    """Tensors whose channels are no multiple of 32: padded with channels that are never read."""
     conv = convolution(editor, node)
     if conv is None or conv.group != 1 or conv.kernel.shape[0] % MULTIPLE == 0:
         return False
@@ -96,7 +96,7 @@ def _region(
     editor: GraphEditor, name: str, count: int
 ) -> tuple[list[NodeProto], list[NodeProto], list[NodeProto]] | None:
     """Convolutions that make, those that read, and all between of tensors whose channels belong
-    together; None where somebody else makes or reads one of them."""
+    together; None where another node makes or reads one of them."""
     makers: list[NodeProto] = []
     readers: list[NodeProto] = []
     between: list[NodeProto] = []
@@ -270,7 +270,7 @@ def plain_operands(editor: GraphEditor, node: NodeProto) -> bool:
 
 
 def _before(editor: GraphEditor, conv: Convolution) -> _Affine | None:
-    """All that only scales and shifts the channels that a convolution reads, and nobody else."""
+    """All that only scales and shifts the channels that a convolution alone reads."""
     import numpy as np
 
     channels = conv.kernel.shape[1] * conv.group

@@ -388,7 +388,7 @@ def _is_nearest(resize: NodeProto) -> bool:
 
 
 def _activations(editor: GraphEditor, name: str) -> list[NodeProto]:
-    """What computes each value by itself, one after the other, for nobody else."""
+    """What computes each value by itself, one after the other, with no other reader."""
     found: list[NodeProto] = []
     while (node := editor.only_reader(name, *POINTWISE)) is not None:
         if node.input[0] != name or not all(editor.is_constant(n) for n in node.input[1:] if n):

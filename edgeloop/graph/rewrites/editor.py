@@ -1,8 +1,8 @@
-"""A graph while it is being rewritten: who makes and reads each tensor, its shape, its constants.
+"""A graph while it is being rewritten: makers and readers of each tensor, shapes, constants.
 
 A rewrite finds some nodes, adds others in their place, and leaves the names of all tensors that
-anybody else reads as they were. Nodes are added where the last of the replaced ones was, so the
-graph stays sorted; the shape of every new tensor is given by whoever adds it.
+other nodes read as they were. Nodes are added where the last of the replaced ones was, so the
+graph stays sorted; the rewrite gives the shape of every tensor that it adds.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class GraphEditor:
         return self._readers.get(name, [])
 
     def only_reader(self, name: str, *kinds: str) -> NodeProto | None:
-        """Its single reader, if nobody else sees the tensor."""
+        """Its single reader, unless the tensor is an output of the model."""
         readers = self.readers(name)
         if len(readers) != 1 or name in self.ends:
             return None
@@ -120,7 +120,7 @@ class GraphEditor:
         return Replacement(self, nodes)
 
     def bypass(self, renamed: Mapping[str, str]) -> None:
-        """Whoever reads a key reads its value instead; the nodes that make the keys go."""
+        """Readers of a key read its value instead; the nodes that make the keys are removed."""
         from onnx import NodeProto
 
         kept = [n for n in self.nodes if not any(name in renamed for name in n.output)]

@@ -373,7 +373,7 @@ def _reshape_once(editor: GraphEditor, node: NodeProto) -> bool:
 
 
 def drop_unread(editor: GraphEditor) -> None:
-    """Nodes whose results nobody reads, last ones first."""
+    """Remove nodes whose results are not read, last ones first."""
     read = set(editor.ends)
     kept = []
     for node in reversed(editor.nodes):

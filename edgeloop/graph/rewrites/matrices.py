@@ -77,7 +77,7 @@ class _Contraction:
         self._sizes = sizes
 
     def summed(self, operand: tuple[str, str], kept: set[str]) -> tuple[str, str]:
-        """Sums over the sides that nobody wants."""
+        """Sums over the sides that the result does not have."""
         tensor, letters = operand
         axes = [axis for axis, letter in enumerate(letters) if letter not in kept]
         if not axes:

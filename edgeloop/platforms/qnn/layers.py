@@ -39,7 +39,7 @@ MeasuresModel = Callable[[Path], Measurement]
 
 @dataclass(frozen=True)
 class Workshop:
-    """What the work is done with: `borrow` gives a process that nobody else uses meanwhile."""
+    """What the work is done with: `borrow` gives a process for exclusive use."""
 
     device: str
     soc: int
@@ -342,7 +342,7 @@ def _next_cut(
     layers: Sequence[GraphLayer], known: CutTimes, possible: set[int], running: set[int]
 ) -> int | None:
     if len(layers) in possible - running - set(known.cuts):
-        return len(layers)  # without it nobody knows what the outputs cost
+        return len(layers)  # without it the cost of the outputs is not known
     parts = _parts(layers, known, possible, running)
     costliest = max(parts, key=lambda part: part.cost, default=None)
     return None if costliest is None else costliest.middle(layers)

@@ -98,7 +98,7 @@ class NativeWork:
         return {"onnxruntime": onnxruntime.__version__}, ()
 
     def wait(self, seconds: float) -> Answer:
-        """Stands in for a compiler that does not come to an end."""
+        """A compiler that hangs, for tests."""
         time.sleep(seconds)
         return {}, ()
 

@@ -461,7 +461,7 @@ def _fit_text(profile: LatencyProfile) -> str:
 
 
 def _text(path: Path) -> str:
-    """The process for native work stands in another folder."""
+    """Absolute, because the worker process has another current folder."""
     return str(path.resolve())
 
 

@@ -3,7 +3,7 @@ whether the board did what it was told.
 
 A client that is cut off leaves with the same exit codes as a program of the board, so every script
 ends with a mark on stderr. Without the mark the board did not get through it: that is the board's
-trouble, never the model's. Nobody's server is ever killed: other people's boards hang on it too.
+trouble, never the model's. A running server is never killed: other users' boards need it too.
 """
 
 from __future__ import annotations
@@ -252,7 +252,7 @@ def _advice_on(text: str) -> str:
 
 
 class CallLimit:
-    """The time a call may take; whoever waits for something else meanwhile stops the clock."""
+    """The time a call may take; waiting for anything else stops the clock."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -348,7 +348,7 @@ class AdbCall:
                     self.sent += len(piece)
         except OSError:
             return  # the other end left: its answer says why
-        except Exception as error:  # noqa: BLE001 - of whoever makes the pieces; raised by the caller
+        except Exception as error:  # noqa: BLE001 - raised by the maker of the pieces; the caller sees it
             self._feed_trouble = error
             self.process.kill()
         finally:

@@ -60,7 +60,7 @@ class Board:
         self.closing = threading.Event()
         self._beat: threading.Thread | None = None
         self._cooling_until = 0.0
-        self.celsius: float | None = None  # as last heard: nobody asks for it alone
+        self.celsius: float | None = None  # as last reported: it is never asked for alone
 
     def open(self) -> None:
         """Ours and ready; raises DeviceBusy where another runner has it. Does nothing twice."""
@@ -213,7 +213,7 @@ class Board:
 
     def _clear_leftovers(self) -> None:
         """Tools that outlived their client still work on the board, and folders of runs that were
-        cut off lie there; both belong to whoever had the lease before, so to nobody."""
+        cut off lie there; both belonged to the holder of the lease before, and are orphaned."""
         known = "|".join(["'*'", *sorted(self._runs)])
         marker = words(f"{ROOT}/run/")
         self.adb.shell(f"""
@@ -237,7 +237,7 @@ exit 0""")
                 continue
             try:
                 self._renew()
-            except DeviceUnavailable:  # hung, gone, or somebody else's: no call will end well
+            except DeviceUnavailable:  # hung, gone, or leased by another: no call will end well
                 self._is_open = False
                 self.adb.interrupt()
 
@@ -263,9 +263,9 @@ def _free_bytes(words_of_df: Sequence[str]) -> int | None:
 
 # One runner per board: a lease on the board itself, so that every machine that reaches it sees it.
 #
-# Making a folder is atomic there, so whoever makes it has the board. Its expiry is counted by the
-# board's own clock since it started: no clock of a host is trusted, and a board that was restarted
-# is free. An owner that died on this machine is recognised at once; any other silent one when its
+# Making a folder is atomic there, so the session that makes it has the board. Its expiry is counted
+# by the board's own clock since it started: no clock of a host is trusted, and a board that was
+# restarted is free. An owner that died on this machine is recognised at once; any other silent one when its
 # time is over. Every run of a tool checks the token first.
 
 
@@ -431,7 +431,7 @@ def _number(text: str) -> float:
     return float(text) if text.isdecimal() else 0.0
 
 
-# What lies on a board and nobody has used for long: programs of SDKs, inputs and models.
+# Orphaned files on a board: programs of SDKs, inputs and models that were not used for long.
 #
 # All times are the board's own: no clock of a host is trusted. Nothing goes from a board that a
 # runner holds; it is held while something goes.

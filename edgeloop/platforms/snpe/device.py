@@ -337,7 +337,7 @@ class AdbDevice:
     def _run_cool(
         self, board: Board, container: str, arguments: list[str], inputs: list[str]
     ) -> tuple[ToolRun, float]:
-        """A hot board rests until it is cool or the patience is over, and nobody warms it."""
+        """A hot board rests without other work until it has cooled, or for a limited time."""
         options, waited_s, rank = self._options, 0.0, self._rank()
         with ExitStack() as resting:
             while True:
@@ -484,8 +484,8 @@ def _arguments(kind: Kind) -> list[str]:
     return [*dsp, "--perf_profile", PERFORMANCE]
 
 
-# From the raw files of a run on a board to arrays: counted, sized and checked before anybody scores
-# them. The type of a file follows from its size; images have their channels last.
+# From the raw files of a run on a board to arrays: counted, sized and checked before they are
+# scored. The type of a file follows from its size; images have their channels last.
 
 
 _RESULT = re.compile(r"Result_(\d+)/(.+)\.raw")

@@ -219,7 +219,7 @@ def channels_last(shape: Shape) -> Shape:
 
 def is_moved(shape: Shape, in_dlc: Shape | None, image: bool = True) -> bool:
     """Whether the DLC has a tensor of this shape with its channels last. Where that does not say,
-    or nobody knows `in_dlc`, a tensor of four dimensions is like this if it is an `image`."""
+    or `in_dlc` is unknown, a tensor of four dimensions is like this if it is an `image`."""
     if len(shape) < 3:
         return False
     turned = channels_last(shape)

@@ -65,7 +65,7 @@ class BoardFiles:
         self._lock = threading.Lock()
         self._pushing = threading.Lock()  # two sessions may want the same file there
         self._there: set[str] = set()
-        self._free = self._total = 0  # bytes, as far as we know; nobody else writes here
+        self._free = self._total = 0  # bytes, as far as known; nothing else writes here
         self._in_use: Counter[str] = Counter()
         self.squeezes = False
         self.is_sdk_suspect = False  # its program did not start: its files are looked at once more

@@ -76,7 +76,7 @@ class Turns:
         return self._refusals.get(rank)
 
     def reserve(self, rank: int) -> None:
-        """Nobody behind this place gets a turn before it had one, or until `forget`."""
+        """No later place gets a turn before this one had its own, or until `forget`."""
         with self._changed:
             self._begun.discard(rank)
             self._reserved.add(rank)
@@ -132,7 +132,7 @@ class Turns:
 
     @contextmanager
     def kept_for(self, rank: int) -> Iterator[None]:
-        """Nobody behind this place in the queue gets a turn meanwhile, though no tool runs."""
+        """No later place in the queue gets a turn meanwhile, though no tool runs."""
         with self._changed:
             self._reserved.add(rank)
         try:
@@ -312,8 +312,8 @@ def peak_rss_bytes(text: str) -> int | None:
 
 def power_mw(text: str) -> float | None:
     """The mean over the run of the sum of all sensors that say power (hwmon), else of the supplies
-    that say current and voltage. None where the board reports neither, or charges a battery: then
-    nobody knows what goes where."""
+    that say current and voltage. None where the board reports neither, or charges a battery:
+    the two cannot be told apart then."""
     sums: dict[str, dict[str, list[float]]] = {"uw": {}, "ua": {}}
     is_charging = False
     for line in text.splitlines():

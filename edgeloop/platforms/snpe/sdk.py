@@ -2,7 +2,7 @@
 
 Versions 1.x name their folders after the compiler (`aarch64-android-clang8.0`) and keep the
 libraries of the DSP in `lib/dsp`; 2.x have `aarch64-android` and `lib/hexagon-v…/unsigned`. On a
-board both lie the same way, so that nobody else has to know.
+board both lie the same way, so that no other module has to know.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def run_tool(
     """What the tool printed, both streams. Raises ModelFailed with its own reason when it ends
     with another code than 0, says none of `said`, or does not end within the limit.
 
-    `place` is the folder that it stands in, where tools drop files; else one that goes."""
+    `place` is its current folder, where tools drop files; a temporary one by default."""
     command = [str(sdk.tool(name)), *arguments]
     with _scratch() as scratch:
         printed = scratch / "printed"

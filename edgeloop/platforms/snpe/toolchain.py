@@ -207,7 +207,7 @@ class SnpeToolchain:
         _check_made("snpe-dlc-quantize", quantized)
 
     def _input_shapes(self, dlc: Path, info: GraphInfo) -> Mapping[str, Shape]:
-        """As the DLC has them. Of one image it is documented, so nobody has to be asked."""
+        """As the DLC has them. For one image it is documented, and the DLC is not read."""
         if info.image is not None:
             return {}
         text = run_tool(self._sdk, "snpe-dlc-info", ("-i", str(dlc)), self._limit_s)
