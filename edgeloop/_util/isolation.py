@@ -25,13 +25,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
+from queue import LifoQueue
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +54,8 @@ from edgeloop.errors import (
     ModelRefused,
     WorkerFailed,
 )
+
+T = TypeVar("T")
 
 DEFAULT_LIMIT_S = 120.0
 _START_LIMIT_S = 60.0
@@ -282,6 +285,25 @@ class WorkerProcess:
         folder, self._folder = self._folder, None
         if folder is not None:
             folder.close()
+
+
+class Pool(Generic[T]):
+    """Things that threads borrow, each by one thread at a time. The one returned last is lent
+    first: its process is warm, and others are not started before they are needed."""
+
+    def __init__(self, items: Iterable[T]) -> None:
+        self.items = tuple(items)
+        self._free: LifoQueue[T] = LifoQueue()
+        for item in reversed(self.items):
+            self._free.put(item)
+
+    @contextmanager
+    def borrow(self) -> Iterator[T]:
+        item = self._free.get()
+        try:
+            yield item
+        finally:
+            self._free.put(item)
 
 
 def _body(name: str, fields: Mapping[str, Any], limit_s: float) -> dict[str, Any]:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from queue import LifoQueue
 from typing import Any
 
-from edgeloop._util.isolation import DEFAULT_LIMIT_S, WorkerProcess, register_calls
+from edgeloop._util.isolation import DEFAULT_LIMIT_S, Pool, WorkerProcess, register_calls
 from edgeloop._util.system import available_cpus
 from edgeloop.graph.info import GraphInfo, GraphSummary, Shape, info_from, summary_from
 from edgeloop.graph.rewrites.registry import OutputComparison, RewriteStep
@@ -102,34 +100,23 @@ class GraphPool:
     only while that is busy."""
 
     def __init__(self, count: int) -> None:
-        self._processes = [GraphProcess() for _ in range(count)]
-        self._free: LifoQueue[GraphProcess] = LifoQueue()
-        for process in self._processes:
-            self._free.put(process)
+        self._processes = Pool(GraphProcess() for _ in range(count))
 
     def summarize(self, model: Path, shapes: Mapping[str, Shape] | None = None) -> GraphSummary:
-        with self._process() as process:
+        with self._processes.borrow() as process:
             return process.summarize(model, shapes)
 
     def prepare(self, model: Path, shapes: Mapping[str, Shape] | None, folder: Path) -> Path:
-        with self._process() as process:
+        with self._processes.borrow() as process:
             return process.prepare(model, shapes, folder)
 
     def write_outline(self, model: Path, target: Path) -> None:
-        with self._process() as process:
+        with self._processes.borrow() as process:
             process.write_outline(model, target)
 
     def close(self) -> None:
-        for process in self._processes:
+        for process in self._processes.items:
             process.close()
-
-    @contextmanager
-    def _process(self) -> Iterator[GraphProcess]:
-        process = self._free.get()
-        try:
-            yield process
-        finally:
-            self._free.put(process)
 
 
 @cache

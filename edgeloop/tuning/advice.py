@@ -13,12 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from queue import LifoQueue
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from edgeloop._util.files import parse_json, read_regular, replacing, sha256_of, write_atomic
-from edgeloop._util.isolation import as_file
+from edgeloop._util.isolation import Pool, as_file
 from edgeloop._util.system import announced_memory, available_cpus
 from edgeloop.errors import BadInput, EdgeloopError, ModelFailed
 from edgeloop.graph.info import GraphInfo
@@ -99,7 +98,6 @@ class _Lane:
 
     estimator: Estimator
     graphs: GraphProcess
-    warm: threading.Event = field(default_factory=threading.Event)
 
 
 class TrialRoom:
@@ -120,10 +118,9 @@ class TrialRoom:
         self._folder, self._cache = folder, cache
         self._ends = time.monotonic() + limit_s
         self._most = most_compiles
-        self._lanes = [_Lane(open_estimator(), GraphProcess(call_limit_s)) for _ in range(workers)]
-        self._free: LifoQueue[_Lane] = LifoQueue()
-        for lane in self._lanes:
-            self._free.put(lane)
+        self._lanes = Pool(
+            _Lane(open_estimator(), GraphProcess(call_limit_s)) for _ in range(workers)
+        )
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="advice")
         self._lock = threading.Lock()
         self._known: dict[str, GraphEstimate] = {}
@@ -131,17 +128,14 @@ class TrialRoom:
         self.compiles = 0
         self.is_cut_short = False
         self.failures: dict[str, str] = {}
-        self.conditions = self._lanes[0].estimator.conditions
+        self.conditions = self._lanes.items[0].estimator.conditions
         self.base = folder / "base.onnx"
 
     def begin(self, model: Path) -> tuple[GraphInfo, GraphEstimate]:
         """Read the model, and estimate it as it is. Raises where that is not possible."""
-        lane = self._free.get()
-        try:
+        with self._lanes.borrow() as lane:
             info = lane.graphs.write_base(model, self.base)
             estimate = self._estimate(lane, self.base)
-        finally:
-            self._free.put(lane)
         assert estimate is not None
         return info, estimate
 
@@ -152,14 +146,13 @@ class TrialRoom:
         not is kept in `failures`, by the name of the last step."""
 
         def one(steps: Steps) -> RewriteTrial | None:
-            lane = self._free.get()
             try:
-                return self._trial(lane, steps)
+                with self._lanes.borrow() as lane:
+                    return self._trial(lane, steps)
             except EdgeloopError as error:  # the compiler does not take it so, or not in time
                 self.failures[steps[-1].name] = str(error)
                 return None
             finally:
-                self._free.put(lane)
                 done()
 
         return [trial for trial in self._pool.map(one, wanted) if trial is not None]
@@ -167,27 +160,21 @@ class TrialRoom:
     def compare(
         self, after: Path, samples: Mapping[str, Any] | None, before: Path | None = None
     ) -> OutputComparison:
-        lane = self._free.get()
-        try:
+        with self._lanes.borrow() as lane:
             return lane.graphs.compare(before or self.base, after, samples)
-        finally:
-            self._free.put(lane)
 
     def estimate_file(self, model: Path) -> GraphEstimate:
         """Of a file that was written elsewhere, past the cache."""
-        lane = self._free.get()
-        try:
+        with self._lanes.borrow() as lane:
             return _asked(lane.estimator, model)
-        finally:
-            self._free.put(lane)
 
     def close(self) -> None:
         """Ends what is under way, too."""
-        for lane in self._lanes:
+        for lane in self._lanes.items:
             lane.estimator.kill()
             lane.graphs.kill()
         self._pool.shutdown(cancel_futures=True)
-        for lane in self._lanes:
+        for lane in self._lanes.items:
             lane.estimator.close()
             lane.graphs.close()
 

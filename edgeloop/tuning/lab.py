@@ -17,14 +17,13 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from queue import SimpleQueue
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import numpy as np
 
 from edgeloop._util.files import make_folder, mark_used, sha256_of, write_atomic
-from edgeloop._util.isolation import WorkerProcess, register_calls
+from edgeloop._util.isolation import Pool, WorkerProcess, register_calls
 from edgeloop._util.system import announced_cpus, available_cpus, ordered_map
 from edgeloop.errors import BadInput, MemoryExceeded, ModelFailed, ModelRefused, NoSuchPrecision
 from edgeloop.graph.bits import TunableTensor, tunable_from
@@ -114,9 +113,7 @@ class PrecisionLab:
         self.calibrated = calibrated
         self.info: GraphInfo = calibrated.info
         self._options = options
-        self._free: SimpleQueue[tuple[MixesPrecision, Device, WorkerProcess]] = SimpleQueue()
-        for bench in benches:
-            self._free.put(bench)
+        self._benches = Pool(benches)
         self.workers = len(benches)
         self._host = host
         self._answers = answers
@@ -181,7 +178,7 @@ class PrecisionLab:
         batch = self.batch(count)
         whole: dict[str, float] = {}
         chip: dict[str, Output] = {}
-        with self._bench() as (toolchain, device, native):
+        with self._benches.borrow() as (toolchain, device, native):
             for part in parts:
                 for name, given, expected in self._compared(
                     toolchain, device, native, plan, part, batch
@@ -252,7 +249,10 @@ class PrecisionLab:
         return known or None
 
     def _measured(self, plan: PrecisionPlan) -> Latency:
-        with self._bench() as (toolchain, device, _), self._quantized(toolchain, plan) as path:
+        with (
+            self._benches.borrow() as (toolchain, device, _),
+            self._quantized(toolchain, plan) as path,
+        ):
             found = device.measure(path, self.info)
         us = 1e6 * found.seconds
         low, high = (None if end is None else 1e6 * end for end in (found.low_s, found.high_s))
@@ -271,7 +271,10 @@ class PrecisionLab:
 
     def _simulated(self, plan: PrecisionPlan, count: int) -> Simulated:
         expected, float_score = self._expected(count)
-        with self._bench() as (toolchain, device, _), self._quantized(toolchain, plan) as path:
+        with (
+            self._benches.borrow() as (toolchain, device, _),
+            self._quantized(toolchain, plan) as path,
+        ):
             batches = iter([self.batch(count)])
             (given,) = device.infer(path, self.info, "quantized", batches)
         scorer = AgreementScorer(self.info)
@@ -310,7 +313,7 @@ class PrecisionLab:
         if known is None:
             ranges = {name: list(self.calibrated.ranges[name]) for name in names}
             batch = self.batch(count)
-            with self._bench() as (_, _, native):
+            with self._benches.borrow() as (_, _, native):
                 answer, _ = native.call(
                     "tuning.noise",
                     tuple(batch.values()),
@@ -334,14 +337,6 @@ class PrecisionLab:
             found.append(done)
             self._progress(about, len(found), len(items))
         return found
-
-    @contextmanager
-    def _bench(self) -> Iterator[tuple[MixesPrecision, Device, WorkerProcess]]:
-        bench = self._free.get()
-        try:
-            yield bench
-        finally:
-            self._free.put(bench)
 
     @contextmanager
     def _quantized(self, toolchain: MixesPrecision, plan: PrecisionPlan) -> Iterator[Path]:

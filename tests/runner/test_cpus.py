@@ -157,10 +157,10 @@ with WorkerProcess() as early:
         list(htp.infer(quantized, info, "quantized", image_batches(info, images)))
         with limited_sessions():  # as the calibrator makes them
             session = onnxruntime.InferenceSession(net, onnxruntime.SessionOptions())
-        for pid in (os.getpid(), early.pid, toolchain._process.pid, htp._processes[0].pid):
+        for pid in (os.getpid(), early.pid, toolchain._process.pid, htp._processes.items[0].pid):
             for task in Path(f"/proc/{pid}/task").iterdir():
                 print(pid, task.name, sorted(os.sched_getaffinity(int(task.name))))
-        print(len(htp._processes), available_cpus())
+        print(len(htp._processes.items), available_cpus())
         htp.close()
 """
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from queue import SimpleQueue
 
-from edgeloop._util.isolation import DEFAULT_LIMIT_S, WorkerProcess
+from edgeloop._util.isolation import DEFAULT_LIMIT_S, Pool, WorkerProcess
 from edgeloop._util.system import available_cpus
 from edgeloop.errors import BadInput, ModelFailed, NoSuchPrecision
 from edgeloop.graph.info import GraphInfo
@@ -48,13 +47,10 @@ class HtpDevice:
         self._profile = profile
         self._limit_s = limit_s
         count = workers or available_cpus()
-        self._processes = [WorkerProcess() for _ in range(count)]
-        self._free: SimpleQueue[WorkerProcess] = SimpleQueue()
-        for process in reversed(self._processes):
-            self._free.put(process)
+        self._processes = Pool(WorkerProcess() for _ in range(count))
 
     def probe(self) -> str:
-        with self._process() as process:
+        with self._processes.borrow() as process:
             version = process.call("qnn.hello", warm=True)[0]["onnxruntime"]
         chip, profile = self._chip, self._profile
         line = f"simulator of {chip.title} (HTP v{chip.arch}), ONNX Runtime {version}; "
@@ -66,7 +62,7 @@ class HtpDevice:
 
     def measure(self, model: Path, info: GraphInfo) -> Measurement:
         """The compiler's estimate; the same for the same model, so one sample says it all."""
-        with self._process() as process:
+        with self._processes.borrow() as process:
             toolchain = QnnToolchain(self._limit_s, process, self._may_split)
             return toolchain.measure(model, self._chip, self._profile)
 
@@ -83,14 +79,14 @@ class HtpDevice:
             self.name,
             self._chip.require_estimate(),
             self._profile is not None,
-            self._process,
-            workers=min(workers or len(self._processes), len(self._processes)),
+            self._processes.borrow,
+            workers=min(workers or len(self._processes.items), len(self._processes.items)),
             call_limit_s=self._limit_s,
         )
         return model_costs(model, shop, self._times, cache, limit_s, progress)
 
     def _times(self, quantized: Path) -> Measurement:
-        with self._process() as process:
+        with self._processes.borrow() as process:
             toolchain = QnnToolchain(self._limit_s, process)
             return toolchain.measure(quantized, self._chip, self._profile)
 
@@ -102,7 +98,7 @@ class HtpDevice:
 
         def work(piece: Tensors) -> Tensors:
             limit_s = self._limit_s + self._limit_s * sample_count(piece)
-            with self._process() as process, _refusals(kind):
+            with self._processes.borrow() as process, _refusals(kind):
                 _, outputs = process.call(
                     "qnn.infer",
                     tuple(piece.values()),
@@ -115,10 +111,10 @@ class HtpDevice:
                 )
             return {one.name: array for one, array in zip(info.outputs, outputs, strict=True)}
 
-        return infer_in_order(batches, info, len(self._processes), work)
+        return infer_in_order(batches, info, len(self._processes.items), work)
 
     def close(self) -> None:
-        for process in self._processes:
+        for process in self._processes.items:
             process.close()
 
     def _options(self, kind: Kind) -> Mapping[str, str]:
@@ -128,14 +124,6 @@ class HtpDevice:
             reason = "the chip's neural processor has no 32-bit floats: use fp16, or device host"
             raise BadInput(reason=reason)
         return {**target_options(named_chip(self._chip)), "enable_htp_fp16_precision": "1"}
-
-    @contextmanager
-    def _process(self) -> Iterator[WorkerProcess]:
-        process = self._free.get()
-        try:
-            yield process
-        finally:
-            self._free.put(process)
 
 
 @contextmanager

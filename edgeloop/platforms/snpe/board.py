@@ -265,8 +265,8 @@ def _free_bytes(words_of_df: Sequence[str]) -> int | None:
 #
 # Making a folder is atomic there, so the session that makes it has the board. Its expiry is counted
 # by the board's own clock since it started: no clock of a host is trusted, and a board that was
-# restarted is free. An owner that died on this machine is recognised at once; any other silent one when its
-# time is over. Every run of a tool checks the token first.
+# restarted is free. An owner that died on this machine is recognised at once; any other silent one
+# when its time is over. Every run of a tool checks the token first.
 
 
 LONGEST_S = 6 * 3600.0  # an expiry beyond this was written before the board was restarted
