@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from edgeloop.settings import Settings
     from edgeloop.store import Values
     from edgeloop.tuning.advice import Advice, AdvisedRewrite
-    from edgeloop.tuning.lab import PrecisionPoint, Progress, TensorSensitivity
-    from edgeloop.tuning.precision import PrecisionReport
+    from edgeloop.tuning.lab import Progress
+    from edgeloop.tuning.precision import PrecisionPoint, PrecisionReport, TensorSensitivity
 
 
 # gate: a model file against a stored baseline, for continuous integration.

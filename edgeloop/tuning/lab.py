@@ -1,7 +1,9 @@
-"""Where plans are tried: compiled for their latency, and simulated for what they compute.
+"""The lab: variants of a model are compiled for their latency and simulated for what they compute.
 
-Several processes work at once, each on a plan of its own. Every answer is kept by the content of
-its question (model, inputs, device, versions), so a run that was killed continues where it was.
+`PrecisionLab` tries plans of bits, `TrialRoom` rewrites, and `QuantizedCheck` what rewrites do to a
+quantized model. Several processes work at once, each on a variant of its own. Every answer is kept
+by the content of its question (model, inputs, device, versions), so that nothing is compiled twice
+and a run that was killed continues where it stopped.
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,17 +25,35 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from edgeloop._util.files import make_folder, mark_used, sha256_of, write_atomic
+from edgeloop._util.files import (
+    make_folder,
+    mark_used,
+    parse_json,
+    read_regular,
+    sha256_of,
+    write_atomic,
+)
 from edgeloop._util.isolation import Pool, WorkerProcess, register_calls
 from edgeloop._util.system import announced_cpus, available_cpus, ordered_map
-from edgeloop.errors import BadInput, MemoryExceeded, ModelFailed, ModelRefused, NoSuchPrecision
-from edgeloop.graph.bits import TunableTensor, tunable_from
+from edgeloop.errors import (
+    BadInput,
+    EdgeloopError,
+    MemoryExceeded,
+    ModelFailed,
+    ModelRefused,
+    NoSuchPrecision,
+)
+from edgeloop.graph.bits import tunable_from
 from edgeloop.graph.info import GraphInfo, TensorInfo, info_from
+from edgeloop.graph.isolated import GraphProcess
 from edgeloop.graph.read import external_files
+from edgeloop.graph.rewrites.registry import OutputComparison, RewriteStep
 from edgeloop.platforms import (
     PROBE,
     CalibratedModel,
     Device,
+    EstimatesIntervals,
+    Estimator,
     MixesPrecision,
     PrecisionPlan,
     Toolchain,
@@ -42,7 +63,7 @@ from edgeloop.platforms import (
     open_toolchain,
     platform_of,
 )
-from edgeloop.platforms.batching import cut, sample_count
+from edgeloop.platforms.batching import calibration_batch, cut, sample_count
 from edgeloop.settings import Settings
 from edgeloop.tasks import (
     AgreementScorer,
@@ -469,89 +490,7 @@ def _version(package: str) -> str:
         return ""
 
 
-# What a search for precision finds, as plain values; and the answers that are kept for the next
-# one.
-
-
-@dataclass(frozen=True)
-class PrecisionPoint:
-    """One plan. `latency_us` is an estimate, with its interval where one is supported by data.
-    `score` is the task's, `difference` the paired one to float, both only with a dataset. With
-    `missing_ops`, steps that the compiler has no cost for, the latency is a lower bound."""
-
-    plan: PrecisionPlan
-    latency_us: float
-    sqnr_db: float
-    low_us: float | None = None
-    high_us: float | None = None
-    score: float | None = None
-    difference: Interval | None = None
-    missing_ops: int = 0
-
-    @property
-    def label(self) -> str:
-        """`a8w8`, `a16w8`, or what differs from the first."""
-        bits = list(self.plan.bits.values())
-        if not bits:
-            default = self.plan.default
-            return f"a{default.activations}w{default.weights}"
-        wide, narrow = bits.count(16), bits.count(4)
-        words = [f"{wide} at 16 bit"] if wide else []
-        words += [f"{narrow} weights at 4 bit"] if narrow else []
-        return ", ".join(words)
-
-    def to_fields(self) -> dict[str, Any]:
-        fields = asdict(self)
-        plan = self.plan.to_fields()
-        return {"name": self.label, **fields, "plan": plan, "precision": self.plan.name}
-
-
-@dataclass(frozen=True)
-class TensorSensitivity:
-    """What one tensor does to the outputs. `error_share` is the power of the error that its 8 bits
-    (4 for weights) make, of the power of the outputs, computed on this machine. `latency_us` and
-    `sqnr_db` are those of the whole model with this tensor alone at 16 bits (weights at 4): by the
-    compiler, and on the simulator; None where that was not tried."""
-
-    tensor: TunableTensor
-    error_share: float
-    latency_us: float | None = None
-    sqnr_db: float | None = None
-    score: float | None = None
-
-    @property
-    def error_db(self) -> float:
-        return 10 * math.log10(self.error_share) if self.error_share > 0 else -200.0
-
-    def to_fields(self) -> dict[str, Any]:
-        tensor = self.tensor
-        about = {"name": tensor.name, "kind": tensor.kind, "layer": tensor.layer}
-        fields = {name: value for name, value in asdict(self).items() if name != "tensor"}
-        return {**about, "operator": tensor.operator, **fields, "error_db": self.error_db}
-
-
-@dataclass(frozen=True)
-class LayerAgreement:
-    """How well a tensor on the chip agrees with the float one: `sqnr_db` with that of the float
-    model, `own_db` with what its layer gives in float from what it read on the chip. The second is
-    the error of this layer alone."""
-
-    tensor: str
-    layer: str
-    operator: str
-    sqnr_db: float
-    own_db: float
-
-
-@dataclass(frozen=True)
-class Divergence:
-    """All tensors in the order of the graph. `first` is the first layer whose own error is much
-    larger than that of the others, which is `usual_db`; None where there is none."""
-
-    layers: tuple[LayerAgreement, ...]
-    first: LayerAgreement | None = None
-    usual_db: float = 0.0
-    note: str = ""
+# Answers that are kept for the next lab.
 
 
 class Answers:
@@ -590,3 +529,321 @@ def _entries(path: Path) -> Iterator[tuple[str, Any]]:
             continue
         if isinstance(key, str):
             yield key, value
+
+
+# Trials: a model with some rewrites, re-compiled for its estimate and compared by its outputs.
+#
+# Several run at once, each in processes of its own. An estimate is kept by the content of the model
+# and by what it depends on, so that the same graph is never compiled twice.
+
+
+Steps = tuple[RewriteStep, ...]
+_LONGEST_RECORD = 10_000
+
+
+@dataclass(frozen=True)
+class GraphEstimate:
+    """What the compiler said of one graph. `raw_us` is its own number, before any calibration;
+    `missing_ops` are steps that it has no cost for. `low_ms` to `high_ms` is where the time on the
+    chip is expected, with the probability `coverage`."""
+
+    latency_ms: float
+    raw_us: float | None = None
+    missing_ops: int = 0
+    low_ms: float | None = None
+    high_ms: float | None = None
+    coverage: float | None = None
+
+
+@dataclass(frozen=True)
+class RewriteTrial:
+    """A model with some rewrites. `layers` are those of the last step."""
+
+    steps: Steps
+    layers: tuple[str, ...]
+    path: Path
+    estimate: GraphEstimate
+
+    def gain_over(self, other: GraphEstimate) -> float:
+        """The part of the time that is saved. Nothing is, where the compiler's own number did not
+        fall, or where it has no cost for more steps than before."""
+        mine = self.estimate
+        if mine.missing_ops > other.missing_ops:
+            return -math.inf
+        gain = 1 - mine.latency_ms / other.latency_ms
+        if mine.raw_us is not None and other.raw_us is not None and other.raw_us:
+            gain = min(gain, 1 - mine.raw_us / other.raw_us)
+        return gain
+
+
+@dataclass
+class _Lane:
+    """What one trial needs for itself."""
+
+    estimator: Estimator
+    graphs: GraphProcess
+
+
+class TrialRoom:
+    """Runs trials of one model; ends with `close`. `compiles` counts estimates that were not known
+    from before. No new one is begun after `limit_s` or `most_compiles`."""
+
+    def __init__(
+        self,
+        open_estimator: Callable[[], Estimator],
+        folder: Path,
+        *,
+        workers: int,
+        limit_s: float,
+        most_compiles: int,
+        call_limit_s: float,
+        cache: Path | None = None,
+    ) -> None:
+        self._folder, self._cache = folder, cache
+        self._ends = time.monotonic() + limit_s
+        self._most = most_compiles
+        self._lanes = Pool(
+            _Lane(open_estimator(), GraphProcess(call_limit_s)) for _ in range(workers)
+        )
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="advice")
+        self._lock = threading.Lock()
+        self._known: dict[str, GraphEstimate] = {}
+        self._count = 0
+        self.compiles = 0
+        self.is_cut_short = False
+        self.failures: dict[str, str] = {}
+        self.conditions = self._lanes.items[0].estimator.conditions
+        self.base = folder / "base.onnx"
+
+    def begin(self, model: Path) -> tuple[GraphInfo, GraphEstimate]:
+        """Read the model, and estimate it as it is. Raises where that is not possible."""
+        with self._lanes.borrow() as lane:
+            info = lane.graphs.write_base(model, self.base)
+            estimate = self._estimate(lane, self.base)
+        assert estimate is not None
+        return info, estimate
+
+    def run(
+        self, wanted: Sequence[Steps], done: Callable[[], None] = lambda: None
+    ) -> list[RewriteTrial]:
+        """Those that apply and compile, in order; `done` is called after each one. Why others did
+        not is kept in `failures`, by the name of the last step."""
+
+        def one(steps: Steps) -> RewriteTrial | None:
+            try:
+                with self._lanes.borrow() as lane:
+                    return self._trial(lane, steps)
+            except EdgeloopError as error:  # the compiler does not take it so, or not in time
+                self.failures[steps[-1].name] = str(error)
+                return None
+            finally:
+                done()
+
+        return [trial for trial in self._pool.map(one, wanted) if trial is not None]
+
+    def compare(
+        self, after: Path, samples: Mapping[str, Any] | None, before: Path | None = None
+    ) -> OutputComparison:
+        with self._lanes.borrow() as lane:
+            return lane.graphs.compare(before or self.base, after, samples)
+
+    def estimate_file(self, model: Path) -> GraphEstimate:
+        """Of a file that was written elsewhere, past the cache."""
+        with self._lanes.borrow() as lane:
+            return _asked(lane.estimator, model)
+
+    def close(self) -> None:
+        """Ends what is under way, too."""
+        for lane in self._lanes.items:
+            lane.estimator.kill()
+            lane.graphs.kill()
+        self._pool.shutdown(cancel_futures=True)
+        for lane in self._lanes.items:
+            lane.estimator.close()
+            lane.graphs.close()
+
+    def _trial(self, lane: _Lane, steps: Steps) -> RewriteTrial | None:
+        with self._lock:
+            self._count += 1
+            target = self._folder / f"trial-{self._count}.onnx"
+        layers = lane.graphs.rewrite(self.base, steps, target)
+        if not all(layers):
+            return None
+        estimate = self._estimate(lane, target)
+        if estimate is None:
+            target.unlink(missing_ok=True)
+            return None
+        return RewriteTrial(steps, layers[-1], target, estimate)
+
+    def _estimate(self, lane: _Lane, model: Path) -> GraphEstimate | None:
+        key = hashlib.sha256(f"{sha256_of(model)} {self.conditions}".encode()).hexdigest()
+        with self._lock:
+            found = self._known.get(key) or self._read(key)
+            if found is None and self.compiles and self._is_over():
+                self.is_cut_short = True
+                return None
+            self.compiles += found is None
+        if found is None:
+            found = _asked(lane.estimator, model)
+            self._write(key, found)
+        self._known[key] = found
+        return found
+
+    def _is_over(self) -> bool:
+        return self.compiles >= self._most or time.monotonic() > self._ends
+
+    def _read(self, key: str) -> GraphEstimate | None:
+        if self._cache is None:
+            return None
+        try:
+            text = read_regular(self._cache / f"{key}.json", _LONGEST_RECORD)
+            return estimate_of(parse_json(text, 20 * _LONGEST_RECORD))
+        except (OSError, ValueError):
+            return None
+
+    def _write(self, key: str, found: GraphEstimate) -> None:
+        if self._cache is None:
+            return
+        try:
+            self._cache.mkdir(parents=True, exist_ok=True)
+            write_atomic(self._cache / f"{key}.json", json.dumps(vars(found)))
+        except (OSError, EdgeloopError):
+            return  # the next time costs a compile
+
+
+def estimate_of(record: object) -> GraphEstimate | None:
+    """None for what `_write` does not write: such a record is made again."""
+    names = [one.name for one in fields(GraphEstimate)]
+    if not isinstance(record, dict) or set(record) != set(names):
+        return None
+    latency, missing = record.pop("latency_ms"), record.pop("missing_ops")
+    may_lack = [value for value in record.values() if value is not None]
+    if not all(_is_above_zero(value) for value in (latency, *may_lack)):
+        return None
+    if not isinstance(missing, int) or missing < 0:
+        return None
+    return GraphEstimate(latency, missing_ops=missing, **record)
+
+
+def _is_above_zero(value: object) -> bool:
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return False
+    return 0 < value < math.inf
+
+
+def _asked(estimator: Estimator, model: Path) -> GraphEstimate:
+    if not isinstance(estimator, EstimatesIntervals):
+        return GraphEstimate(estimator.latency_ms(model))
+    found = estimator.estimate(model)
+    return GraphEstimate(
+        1000 * found.seconds,
+        found.raw_us,
+        found.missing_ops,
+        found.low_ms,
+        found.high_ms,
+        found.coverage,
+    )
+
+
+# How well the quantized model agrees with its float form, before and after rewrites.
+#
+# Rewrites that are exact for floats can change the ranges that are quantized. So both models are
+# calibrated and simulated on the same inputs, against the float model as it was.
+
+
+LARGEST_LOSS_DB = 1.0
+
+
+@dataclass(frozen=True)
+class QuantizedAgreement:
+    """SQNR of the quantized model against the float one, and the latency of both as calibrated."""
+
+    samples: int
+    before_db: float
+    after_db: float
+    before_ms: float
+    after_ms: float
+
+
+class QuantizedCheck:
+    """Of models that were made from one by rewrites. Each is quantized and simulated once, by
+    processes that stay until `close`."""
+
+    def __init__(
+        self,
+        base: Path,
+        info: GraphInfo,
+        samples: Samples,
+        device: str,
+        settings: Settings,
+        folder: Path,
+    ) -> None:
+        self._base, self._info, self._samples = base, info, samples
+        self._name, self._settings, self._folder = device, settings, folder
+        self._stack = ExitStack()
+        self._opened: tuple[Toolchain, Device] | None = None
+        self._expected: list[Tensors] = []
+        self._known: dict[Path, tuple[float, float] | None] = {}
+
+    def agreement(self, after: Path) -> QuantizedAgreement | None:
+        """None where the rewritten model has other outputs, which cannot be compared, or where
+        nothing was rewritten."""
+        first = self._found(self._base)
+        second = self._found(after) if after != self._base else None
+        if first is None or second is None:
+            return None
+        return QuantizedAgreement(len(self._samples), first[0], second[0], first[1], second[1])
+
+    def first_loss(self, paths: Sequence[Path]) -> tuple[int, float] | None:
+        """Of models with one rewrite more each: the place of the one that costs more than a
+        decibel, and how much; None where all of them together do not."""
+        whole = self.agreement(paths[-1])
+        if whole is None or whole.before_db - whole.after_db <= LARGEST_LOSS_DB:
+            return None
+        losses = [
+            (before[0] - after[0], place)
+            for place in range(len(paths) - 1)
+            if (before := self._found(paths[place])) and (after := self._found(paths[place + 1]))
+        ]
+        largest, place = max(losses)
+        return place, largest
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def _found(self, model: Path) -> tuple[float, float] | None:
+        """The SQNR in dB, and the latency in ms."""
+        if model not in self._known:
+            self._known[model] = self._simulated(model)
+        return self._known[model]
+
+    def _simulated(self, model: Path) -> tuple[float, float] | None:
+        if not self._expected:
+            with closing(open_device("host", self._settings)) as host:
+                self._expected = list(host.infer(self._base, self._info, "float", self._runs()))
+        toolchain, device = self._tools()
+        info = self._info
+        made = toolchain.convert(model, self._samples, self._folder / f"made-{len(self._known)}")
+        if [one.name for one in made.info.outputs] != [one.name for one in info.outputs]:
+            return None
+        scorer = AgreementScorer(info)
+        quantized = made.files[made.quantized]
+        outputs = device.infer(quantized, made.info, "quantized", self._runs())
+        for given, wanted in zip(outputs, self._expected, strict=True):
+            scorer.add(given, wanted)
+        latency_ms = 1000 * device.measure(quantized, made.info).seconds
+        return scorer.worst().sqnr_db, latency_ms
+
+    def _tools(self) -> tuple[Toolchain, Device]:
+        if self._opened is None:
+            toolchain = open_toolchain(converter_of(self._name), self._settings)
+            self._stack.callback(toolchain.close)
+            device = open_device(self._name, self._settings)
+            self._stack.callback(device.close)
+            self._opened = toolchain, device
+        return self._opened
+
+    def _runs(self) -> Iterator[Tensors]:
+        batch = calibration_batch(self._info, self._samples)
+        for start in range(0, sample_count(batch), self._info.batch):
+            yield cut(batch, start, start + self._info.batch)

@@ -12,14 +12,8 @@ from edgeloop.cli.tuning import _advise_lines
 from edgeloop.errors import BadInput
 from edgeloop.graph.rewrites.registry import OutputComparison, RewriteStep
 from edgeloop.tuning import advice as advising
-from edgeloop.tuning.advice import (
-    Advice,
-    AdviceSearch,
-    GraphEstimate,
-    RewriteTrial,
-    Steps,
-    estimate_of,
-)
+from edgeloop.tuning.advice import Advice, AdviceSearch
+from edgeloop.tuning.lab import GraphEstimate, RewriteTrial, Steps, estimate_of
 
 Costs = Callable[[Mapping[str, tuple[str, ...]]], GraphEstimate | None]
 LAYERS = ("one", "two", "three")

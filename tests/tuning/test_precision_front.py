@@ -24,16 +24,16 @@ from edgeloop.settings import Settings
 from edgeloop.tasks import Interval, Samples
 from edgeloop.tuning.lab import (
     Answers,
-    Divergence,
     LabOptions,
     Latency,
     PrecisionLab,
-    PrecisionPoint,
     Simulated,
     _conditions,
     _key,
 )
 from edgeloop.tuning.precision import (
+    Divergence,
+    PrecisionPoint,
     PrecisionReport,
     PrecisionSearch,
     choose_point,
