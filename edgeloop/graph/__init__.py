@@ -2,6 +2,6 @@
 
 May import only `errors`, `_util` and `paths`. A hostile or broken file can crash the ONNX library,
 so callers use `isolated.py`, which reads graphs in a child process (`worker.py`). Start reading in
-`check.py`; `info.py` is what the other rooms know about a graph, `rewrites/` changes graphs without
+`info.py`, the values that other rooms know, then `check.py`; `rewrites/` changes graphs without
 changing what they compute.
 """
