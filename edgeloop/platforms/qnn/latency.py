@@ -650,18 +650,17 @@ _GROUPS = {
     ),
     "transpose": ("Transpose",),
 }
-_GROUP_OF = {operator: group for group, operators in _GROUPS.items() for operator in operators}
 _RESIZES = ("nearest", "linear", "cubic")
 _PRODUCTS = ("conv", "depthwise", "grouped", "transposed", "matmul")
-_KINDS = (*_PRODUCTS, *_GROUPS, *(f"resize_{mode}" for mode in _RESIZES), "other")
+_KINDS = (*_PRODUCTS, *_GROUPS, *map("resize_{}".format, _RESIZES), "other")
 
 FEATURES = (
     "ops",
     "depth",
-    *(f"count_{kind}" for kind in _KINDS),
-    *(f"bytes_{kind}" for kind in _KINDS),
+    *map("count_{}".format, _KINDS),
+    *map("bytes_{}".format, _KINDS),
     "macs",
-    *(f"macs_{kind}" for kind in _PRODUCTS),
+    *map("macs_{}".format, _PRODUCTS),
     "macs_few_channels",
     "macs_attention",
     "bytes_few_channels",
@@ -836,7 +835,7 @@ def _kind(node: NodeProto, shapes: Mapping[str, Shape]) -> str:
     if node.op_type in ("Resize", "Upsample"):
         mode = next((a.s.decode() for a in node.attribute if a.name == "mode"), "nearest")
         return f"resize_{mode}" if mode in _RESIZES else "other"
-    return _GROUP_OF.get(node.op_type, "other")
+    return next((group for group, kinds in _GROUPS.items() if node.op_type in kinds), "other")
 
 
 def _has_few_channels(node: NodeProto, kind: str, shapes: Mapping[str, Shape]) -> bool:

@@ -11,7 +11,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from edgeloop._util.isolation import DEFAULT_LIMIT_S, WorkerProcess, register_calls
 from edgeloop.errors import BadInput
@@ -29,8 +29,12 @@ from edgeloop.platforms.batching import samples_as_files
 from edgeloop.platforms.precision import Precision, PrecisionPlan
 from edgeloop.platforms.qnn.chips import DEFAULT_CHIP, Chip, find_chip
 from edgeloop.platforms.qnn.latency import constants_text, predict
-from edgeloop.platforms.qnn.quantize import OutputForm
 from edgeloop.tasks import Samples
+
+if TYPE_CHECKING:
+    from edgeloop.platforms.qnn.quantize import OutputForm
+
+register_calls("qnn", "edgeloop.platforms.qnn.native", what="Conversion for Qualcomm chips")
 
 _SIMPLIFIED, _LAYERS = "simplified.onnx", "layers.csv"
 _CALIBRATION_S_PER_SAMPLE = 2.0
@@ -68,9 +72,6 @@ class Estimate:
     def ddr_bytes(self) -> int:
         inner = self.fill_bytes + self.spill_bytes
         return self.input_fill_bytes + inner + self.output_spill_bytes
-
-
-register_calls("qnn", "edgeloop.platforms.qnn.native", what="Conversion for Qualcomm chips")
 
 
 class QnnToolchain:
