@@ -287,7 +287,7 @@ class WorkerProcess:
             folder.close()
 
 
-class Pool(Generic[T]):
+class LendingPool(Generic[T]):
     """Things that threads borrow, each by one thread at a time. The one returned last is lent
     first: its process is warm, and others are not started before they are needed."""
 

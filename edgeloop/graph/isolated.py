@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from edgeloop._util.isolation import DEFAULT_LIMIT_S, Pool, WorkerProcess, register_calls
+from edgeloop._util.isolation import DEFAULT_LIMIT_S, LendingPool, WorkerProcess, register_calls
 from edgeloop._util.system import available_cpus
 from edgeloop.graph.info import GraphInfo, GraphSummary, Shape, info_from, summary_from
 from edgeloop.graph.rewrites.registry import OutputComparison, RewriteStep
@@ -100,7 +100,7 @@ class GraphPool:
     only while that is busy."""
 
     def __init__(self, count: int) -> None:
-        self._processes = Pool(GraphProcess() for _ in range(count))
+        self._processes = LendingPool(GraphProcess() for _ in range(count))
 
     def summarize(self, model: Path, shapes: Mapping[str, Shape] | None = None) -> GraphSummary:
         with self._processes.borrow() as process:

@@ -33,7 +33,7 @@ from edgeloop._util.files import (
     sha256_of,
     write_atomic,
 )
-from edgeloop._util.isolation import Pool, WorkerProcess, register_calls
+from edgeloop._util.isolation import LendingPool, WorkerProcess, register_calls
 from edgeloop._util.system import announced_cpus, available_cpus, ordered_map
 from edgeloop.errors import (
     BadInput,
@@ -134,7 +134,7 @@ class PrecisionLab:
         self.calibrated = calibrated
         self.info: GraphInfo = calibrated.info
         self._options = options
-        self._benches = Pool(benches)
+        self._benches = LendingPool(benches)
         self.workers = len(benches)
         self._host = host
         self._answers = answers
@@ -602,7 +602,7 @@ class TrialRoom:
         self._folder, self._cache = folder, cache
         self._ends = time.monotonic() + limit_s
         self._most = most_compiles
-        self._lanes = Pool(
+        self._lanes = LendingPool(
             _Lane(open_estimator(), GraphProcess(call_limit_s)) for _ in range(workers)
         )
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="advice")

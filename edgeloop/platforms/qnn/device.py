@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from edgeloop._util.isolation import DEFAULT_LIMIT_S, Pool, WorkerProcess
+from edgeloop._util.isolation import DEFAULT_LIMIT_S, LendingPool, WorkerProcess
 from edgeloop._util.system import available_cpus
 from edgeloop.errors import BadInput, ModelFailed, NoSuchPrecision
 from edgeloop.graph.info import GraphInfo
@@ -47,7 +47,7 @@ class HtpDevice:
         self._profile = profile
         self._limit_s = limit_s
         count = workers or available_cpus()
-        self._processes = Pool(WorkerProcess() for _ in range(count))
+        self._processes = LendingPool(WorkerProcess() for _ in range(count))
 
     def probe(self) -> str:
         with self._processes.borrow() as process:
