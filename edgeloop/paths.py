@@ -18,7 +18,11 @@ from pathlib import Path
 __all__ = ["PROJECT_MARKS", "find_project", "outputs", "project_mark", "raw", "working"]
 
 PROJECT_MARKS = (
-    *("edgeloop.yaml", ".edgeloop", ".azureml/config.json", "data/raw", "data/working"),
+    "edgeloop.yaml",
+    ".edgeloop",
+    ".azureml/config.json",
+    "data/raw",
+    "data/working",
 )
 
 
@@ -48,16 +52,16 @@ def working(*parts: str) -> Path:
 
 def outputs(*parts: str) -> Path:
     """`outputs`, or what lies below it; the folder to write into is made."""
-    given = os.environ.get("EDGELOOP_OUTPUT_DIR")
-    folder = Path(given) if given else find_project(Path.cwd()) / "outputs"
+    folder_of_job = os.environ.get("EDGELOOP_OUTPUT_DIR")
+    folder = Path(folder_of_job) if folder_of_job else find_project(Path.cwd()) / "outputs"
     path = _below(folder, parts)
     (path.parent if parts else path).mkdir(parents=True, exist_ok=True)
     return path
 
 
 def _data() -> Path:
-    given = os.environ.get("EDGELOOP_DATA_DIR")
-    return Path(given) if given else find_project(Path.cwd()) / "data"
+    folder_of_job = os.environ.get("EDGELOOP_DATA_DIR")
+    return Path(folder_of_job) if folder_of_job else find_project(Path.cwd()) / "data"
 
 
 def _below(folder: Path, parts: tuple[str, ...]) -> Path:

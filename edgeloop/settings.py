@@ -170,8 +170,8 @@ class Settings:
             written["dataset"] = str(here / dataset) if is_path else dataset
         config = workspace_config or environ.get("EDGELOOP_WORKSPACE_CONFIG")
         if config:
-            own = {"workspace_config": str(Path(config).absolute())}
-            written["azure"] = {**written.get("azure", {}), **own}
+            keys = {"workspace_config": str(Path(config).absolute())}
+            written["azure"] = {**written.get("azure", {}), **keys}
         return cls(project=project, location=location, **written)
 
     def compute_settings(
@@ -236,8 +236,8 @@ def settings_model() -> type[Section]:
     entry = {"type": "object", "properties": {"kind": {"type": "string"}}, "required": ["kind"]}
     computes = dict[Annotated[str, _COMPUTE_NAME], Annotated[Any, Reads(_compute, entry)]]
     keys["computes"] = (computes, keys["computes"][1])
-    own = create_model("OwnSettings", __base__=Section, **keys)
-    bases = (*_platform_sections(), own)  # pydantic takes the keys of the last base first
+    general = create_model("OwnSettings", __base__=Section, **keys)
+    bases = (*_platform_sections(), general)  # pydantic takes the keys of the last base first
     return create_model("SettingsFile", __base__=bases, __doc__="The settings of a project.")
 
 
@@ -245,7 +245,9 @@ def settings_model() -> type[Section]:
 def _readers() -> dict[str, Reads]:
     """How each key is read, by the type of its field."""
     kinds: dict[object, Reads] = {
-        **{"str": TEXT, "int": whole(1), "float": number(is_open=True)},
+        "str": TEXT,
+        "int": whole(1),
+        "float": number(is_open=True),
         "Mapping[str, object]": Reads(mapping, {"type": "object", "additionalProperties": True}),
     }
     computes = Reads(
@@ -289,9 +291,9 @@ def filled_in(value: object, where: str, environ: Mapping[str, str] = os.environ
 
 
 def check_variables(value: object, where: str, key: str = "") -> None:
-    """A settings file may come from somebody else, and what it names is filled with secrets of
-    whoever reads it. So a variable is a whole value, or stands where secrets belong; never in a
-    host or a path, which would send it to wherever the file says."""
+    """A settings file may come from another person, and its variables are filled with secrets of
+    the user who reads it. So a variable is a whole value, or is where secrets belong; never in a
+    host or a path, which would send it wherever the file says."""
     if isinstance(value, Mapping):
         for name, item in value.items():
             inner = key if key in _SHOWN_KEYS or _SECRET_KEY.search(key) else str(name)
@@ -350,7 +352,7 @@ def config_folder(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def login_shell(environ: Mapping[str, str] = os.environ) -> str:
-    """`bash`, `zsh` or another; empty if nobody says."""
+    """`bash`, `zsh` or another; empty if it is not set."""
     return Path(environ.get("SHELL", "")).name
 
 
@@ -474,8 +476,8 @@ def _checked(document: Mapping[str, object], origin: Origin) -> dict[str, Any]:
     """By the readers alone; only where one refuses or does not exist, the model says more."""
     readers = _readers()
     with suppress(KeyError, ValueError):
-        given = {key: value for key, value in document.items() if value is not None}
-        return {key: readers[key].read(value) for key, value in given.items()}
+        written = {key: value for key, value in document.items() if value is not None}
+        return {key: readers[key].read(value) for key, value in written.items()}
     from edgeloop._util.schema import validated
 
     checked = validated(settings_model(), document, origin)
@@ -510,8 +512,15 @@ ENVIRONMENT_FILE = "environment.json"
 _MARKS = ("edgeloop.yaml", ".edgeloop", FOLDER, f"{FOLDER}/config.json", f"{FOLDER}/datastore.json")
 _LARGEST = 1 << 20
 _TEXTS = (
-    *("subscription_id", "resource_group", "workspace_name", "compute_target", "datastore_name"),
-    *("account_name", "container_name", "account_key", "blob_endpoint"),
+    "subscription_id",
+    "resource_group",
+    "workspace_name",
+    "compute_target",
+    "datastore_name",
+    "account_name",
+    "container_name",
+    "account_key",
+    "blob_endpoint",
 )
 
 
@@ -551,16 +560,16 @@ def read_project_files(start: Path) -> ProjectFiles:
 
 def check_owner(project: Path, is_here: bool, also: str = "") -> None:
     """Settings decide where a user's data and secrets go, so those of another user are refused; of
-    root they are as good as one's own. `is_here`: the user stands in the folder itself, which then
+    root they are as good as one's own. `is_here`: the folder is the current one, which then
     need not be theirs. `also` is the number of a user whose files root takes for its own (sudo)."""
     if not has_users():
         return
-    own = {int(also)} if also.isdecimal() and os.geteuid() == 0 else set()
-    found = _stranger(project, _MARKS, own)
-    if found is None and not is_here and not any(os.path.lexists(project / m) for m in _MARKS):
-        found = _stranger(project, (".",), own)
-    if found is not None:
-        path, owner = found
+    also_trusted = {int(also)} if also.isdecimal() and os.geteuid() == 0 else set()
+    foreign = _stranger(project, _MARKS, also_trusted)
+    if foreign is None and not is_here and not any(os.path.lexists(project / m) for m in _MARKS):
+        foreign = _stranger(project, (".",), also_trusted)
+    if foreign is not None:
+        path, owner = foreign
         raise BadSetting(
             where=str(path),
             reason=f"it belongs to {owner}, and settings of other users are not read. If you trust "
@@ -570,7 +579,7 @@ def check_owner(project: Path, is_here: bool, also: str = "") -> None:
 
 
 def _stranger(
-    folder: Path, names: tuple[str, ...], own: Set[int] = frozenset()
+    folder: Path, names: tuple[str, ...], also_trusted: Set[int] = frozenset()
 ) -> tuple[Path, str] | None:
     """What of these belongs to another user, and to whom; a link and what is behind it count."""
     if not has_users():
@@ -579,7 +588,7 @@ def _stranger(
         for follow in (False, True):
             with suppress(FileNotFoundError, NotADirectoryError):
                 uid = (folder / name).stat(follow_symlinks=follow).st_uid
-                if uid not in (os.geteuid(), 0, *own):
+                if uid not in (os.geteuid(), 0, *also_trusted):
                     return folder / name, _user_name(uid)
     return None
 
@@ -642,16 +651,16 @@ def _read(folder: Path) -> ProjectFiles:
 def _environment(folder: Path) -> dict[str, Any]:
     content = _json(folder / ENVIRONMENT_FILE)
     variables = _section(content, "environmentVariables")
-    found: dict[str, Any] = {
+    always: dict[str, Any] = {
         "variables": tuple((name, str(value)) for name, value in variables.items())
     }
     docker, python = _section(content, "docker"), _section(content, "python")
     if docker or python:
-        return {**found, **_defined(folder, docker, python)}
+        return {**always, **_defined(folder, docker, python)}
     packages = content.get("packages") or content.get("pip_packages")
     name, version = _text(content, "name", "environment_name"), content.get("version")
     return {
-        **found,
+        **always,
         "environment": f"{name}:{version}" if name and version else name,
         "image": _text(content, "image", "docker_image"),
         "packages": tuple(map(str, packages)) if isinstance(packages, list) else (),
@@ -673,8 +682,12 @@ def _defined(
         if not image and not dockerfile:
             reason = "userManagedDependencies needs docker.baseImage or docker.baseDockerfile"
             raise BadSetting(where=f"{FOLDER}/{ENVIRONMENT_FILE}", reason=reason)
-        own = _text(python, "interpreterPath")
-        return {"image": image, "dockerfile": dockerfile, "python": "" if own == "python" else own}
+        interpreter = _text(python, "interpreterPath")
+        return {
+            "image": image,
+            "dockerfile": dockerfile,
+            "python": "" if interpreter == "python" else interpreter,
+        }
     return {"image": image, "dockerfile": dockerfile, "conda": _conda(folder, python)}
 
 
@@ -700,14 +713,14 @@ def _beside(folder: Path, name: str) -> Path:
 
 
 def _section(content: Mapping[str, object], key: str) -> Mapping[str, object]:
-    found = content.get(key)
-    if found is None:
+    section = content.get(key)
+    if section is None:
         return {}
-    if not isinstance(found, dict):
+    if not isinstance(section, dict):
         raise BadSetting(
             where=f"{FOLDER}/{ENVIRONMENT_FILE}", reason=f"its {key} must be an object"
         )
-    return found
+    return section
 
 
 def _content(path: Path) -> bytes:
@@ -736,8 +749,8 @@ def _json(path: Path, where: str = "") -> Mapping[str, object]:
 
 
 def _text(content: Mapping[str, object], *keys: str) -> str:
-    found = (content.get(key) for key in keys)
-    return next((value for value in found if isinstance(value, str)), "")
+    values = (content.get(key) for key in keys)
+    return next((value for value in values if isinstance(value, str)), "")
 
 
 # Entry points of platforms: the built-in ones, by name only, before those of plug-ins.

@@ -66,8 +66,8 @@ def replacing(path: Path, durable: bool = False) -> Iterator[Path]:
 
 
 def make_folder(folder: Path) -> None:
-    """With those above it. What Edgeloop keeps in a project is nobody else's business: it has
-    logs, tickets and models in it."""
+    """Create a folder and its parents. The one that Edgeloop keeps in a project is private: it
+    holds logs, tickets and models."""
     if folder.is_dir():
         return
     for path in reversed((folder, *folder.parents)):
@@ -98,8 +98,8 @@ def sha256_of(path: Path) -> str:
 
 
 def mark_used(path: Path) -> None:
-    """What is in a cache and was not used for long goes first. Somebody else's file may not be
-    touched; that is no reason not to use it."""
+    """Mark an entry of a cache as used now: the least recently used are removed first. The file of
+    another user cannot be marked, but it can be used."""
     with contextlib.suppress(OSError):
         os.utime(path)
 
@@ -202,8 +202,8 @@ def wait_for_lock(
 def try_lock(path: Path, shared: bool = False) -> int | None:
     """A descriptor that holds the lock until it is closed; None if another process holds it.
 
-    What the file contains is left alone, and a link is not followed: whoever may write to the
-    folder could make it point at any file.
+    The content of the file is left alone, and a link is not followed: any user who may write to
+    the folder could make it point at any file.
     """
     try:
         if path.is_dir():
@@ -223,20 +223,20 @@ def try_lock(path: Path, shared: bool = False) -> int | None:
 
 
 def own_folder(path: Path) -> Path:
-    """The folder, created if need be, which nobody else can enter: whoever may open a lock file
-    can hold it for ever. Raises LocalFileError where it belongs to another user."""
+    """The folder, created if necessary, which no other user can enter: one who can open a lock
+    file can hold it forever. Raises LocalFileError if it belongs to another user."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = path.lstat()
-        if not stat.S_ISDIR(found.st_mode):
+        status = path.lstat()
+        if not stat.S_ISDIR(status.st_mode):
             raise LocalFileError(path=path, reason="this is not a folder: remove it")
-        if not is_own(found):
+        if not is_own(status):
             reason = (
                 "this folder belongs to another user, who could read and change what Edgeloop "
                 "keeps there: remove it, or set HOME or EDGELOOP_STATE to a folder of yours"
             )
             raise LocalFileError(path=path, reason=reason)
-        if has_users() and found.st_mode & 0o077:
+        if has_users() and status.st_mode & 0o077:
             path.chmod(0o700)
     except OSError as error:
         raise LocalFileError(path=path, reason=error.strerror) from None
@@ -333,8 +333,8 @@ def _clear_abandoned(root: Path, prefix: str) -> None:
 
 @contextlib.contextmanager
 def _held(path: Path, parts: list[str]) -> Iterator[bool]:
-    """Whether a folder is abandoned; nobody else can take it meanwhile. `parts`: of its name. Only
-    what is named as ours is, and belongs to this user."""
+    """Whether a folder is abandoned; no other process can take it meanwhile. `parts` are those of
+    its name. Only folders that are named like ours and belong to this user are."""
     if len(parts) == 2 and parts[0].isdecimal():  # of a version that had no locks
         parts = ["", "", *parts]
     if len(parts) != 4 or not parts[2].isdecimal():
@@ -342,12 +342,12 @@ def _held(path: Path, parts: list[str]) -> Iterator[bool]:
         return
     descriptor = os.open(path, os.O_RDONLY | O_CLOEXEC | O_DIRECTORY | O_NOFOLLOW)
     try:
-        found, is_free = os.fstat(descriptor), _locked(descriptor)
+        status, is_free = os.fstat(descriptor), _locked(descriptor)
         boot, space = _where_we_are()
-        if not is_own(found) or is_free is False:
+        if not is_own(status) or is_free is False:
             yield False
         elif parts[0] != boot:
-            yield time.time() - found.st_mtime > ABANDONED_S
+            yield time.time() - status.st_mtime > ABANDONED_S
         else:
             yield bool(is_free) or (parts[1] == space and not is_running(int(parts[2])))
     finally:

@@ -103,10 +103,10 @@ def _passwords(text: str) -> Iterator[tuple[int, int]]:
             continue
         if begin >= space:
             space = _RUN.match(text, begin).end()  # type: ignore[union-attr]
-        found = text.rfind("@", begin + 1, min(space, begin + _LONGEST_PASSWORD + 1))
-        if found >= 0:
-            done = found
-            yield begin, found
+        end = text.rfind("@", begin + 1, min(space, begin + _LONGEST_PASSWORD + 1))
+        if end >= 0:
+            done = end
+            yield begin, end
 
 
 # Secrets by how they look, wherever they are: the texts of keys, tokens, signatures and passwords,
@@ -239,7 +239,7 @@ KINDS = (
         r"(?i)\b(?:password|passwd|pwd)=(?P<secret>[^\s;&\"'<>{}$*\\]{6,200})",
     ),
     _kind(
-        "secret in an assignment",  # to a name that says so, of what nobody would choose as a word
+        "secret in an assignment",  # to a name that says so, of a text that is no word
         "secret token key password passwd",
         r"(?i:(?:[_-]|\b)(?:secret|token|(?:api|access|secret)_?key|passw(?:or)?d))"
         r"[\"'\])]{0,3}\s{0,3}[:=]\s{0,3}(?P<quote>[\"'])"
@@ -272,8 +272,8 @@ def find_secrets(text: str) -> Iterator[Match]:
 
 
 def is_secret_variable(name: str, value: str) -> bool:
-    """Whether the value of a variable must not be shown: by its name, or by how it looks. What
-    only refers to a variable of somebody's environment is no secret."""
+    """Whether the value of a variable must not be shown: by its name, or by how it looks. A
+    value that only refers to another variable is no secret."""
     if _PLAIN_VALUE.fullmatch(value):
         return False
     if next(find_secrets(value), None) is not None:

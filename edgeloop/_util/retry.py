@@ -136,8 +136,8 @@ def limit_of(service: str) -> RateLimit:
 
 
 def asked_pause(status: int, headers: Mapping[str, str]) -> float | None:
-    """How long an answer asks to wait, in seconds or until a date; 0 where it does not say; None
-    if it limits nobody. Names of headers are in lower case."""
+    """How long an answer asks to wait, in seconds or until a date; 0 if it does not say; None
+    if it is no rate limit. Names of headers are in lower case."""
     if status not in LIMITING:
         return None
     for name in ("retry-after-ms", "x-ms-retry-after-ms"):

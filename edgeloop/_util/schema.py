@@ -51,9 +51,9 @@ class Section(BaseModel):
 
 def key(default: Any, about: str, shown: str | None = None) -> Any:
     """A key of a section. A callable makes the default; `shown` is how a file would write it."""
-    given = {"default_factory" if callable(default) else "default": default}
+    default_of = {"default_factory" if callable(default) else "default": default}
     extra: Any = None if shown is None else {"default": shown or None}
-    return Field(**given, description=about, json_schema_extra=extra)
+    return Field(**default_of, description=about, json_schema_extra=extra)
 
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -153,13 +153,13 @@ def _keys_at(schema: Mapping[str, Any], path: Iterable[str]) -> list[str]:
 
 def _leaves(schema: Mapping[str, Any], above: tuple[str, ...] = ()) -> dict[str, str]:
     """Keys below the top by their last name, the shallow ones before the deep."""
-    found: dict[str, str] = {}
+    paths: dict[str, str] = {}
     names = _keys_at(schema, above)
     for name in names if above else ():
-        found.setdefault(name, ".".join((*above, name)))
+        paths.setdefault(name, ".".join((*above, name)))
     for name in names:
-        found = {**_leaves(schema, (*above, name)), **found}
-    return found
+        paths = {**_leaves(schema, (*above, name)), **paths}
+    return paths
 
 
 def _override_path(
@@ -167,8 +167,8 @@ def _override_path(
 ) -> KeyPath:
     """A key of the model wins over a param of the same name."""
     schema = model_schema(model)
-    own = document.get(params) if params else None
-    names = [str(name) for name in own] if isinstance(own, Mapping) else []
+    parameters = document.get(params) if params else None
+    names = [str(name) for name in parameters] if isinstance(parameters, Mapping) else []
     parts = key.split(".")
     if key in names and key not in schema["properties"]:
         return (params, key)
@@ -198,15 +198,15 @@ def _set(
 
 
 def _reason(mistake: ErrorDetails) -> str:
-    kind, given = mistake["type"], shown(mistake["input"])
+    kind, value = mistake["type"], shown(mistake["input"])
     if kind == "value_error":
         return str(mistake["ctx"]["error"])
     if kind == "missing":
         return "is missing"
     if kind in ("model_type", "dict_type", "mapping_type"):
-        return f"{LINES}, not {given}" if mistake["loc"] else LINES
+        return f"{LINES}, not {value}" if mistake["loc"] else LINES
     if kind == "string_type":
         return "must be a text"
     if kind.startswith("bool_"):
         return "must be true or false"
-    return f"{mistake['msg'].replace('Input should be', 'must be')}, not {given}"
+    return f"{mistake['msg'].replace('Input should be', 'must be')}, not {value}"

@@ -31,8 +31,12 @@ _UNKNOWN_MEMORY_BYTES = 8 << 30
 _M_ARENA_MAX = -8
 _HOTTEST_SENSIBLE = 150.0
 THREAD_VARIABLES = (
-    *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "BLIS_NUM_THREADS"),
-    *("NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"),
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
 )
 _CGROUPS, _MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
@@ -66,11 +70,13 @@ def unmounted_above(path: Path, table: Path = Path("/etc/fstab")) -> Path | None
 
 def machine_celsius(zones: Path = Path("/sys/class/thermal")) -> float | None:
     """The hottest sensor of this machine; None where it has none that may be read."""
-    found = []
+    temperatures = []
     for file in zones.glob("thermal_zone*/temp"):
         with suppress(OSError, ValueError):
-            found.append(int(file.read_text()) / 1000)
-    return max((celsius for celsius in found if 0 < celsius < _HOTTEST_SENSIBLE), default=None)
+            temperatures.append(int(file.read_text()) / 1000)
+    return max(
+        (celsius for celsius in temperatures if 0 < celsius < _HOTTEST_SENSIBLE), default=None
+    )
 
 
 def available_cpus(environ: Mapping[str, str] = os.environ) -> int:
@@ -431,7 +437,7 @@ def is_running(pid: int) -> bool:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
         return False
-    except PermissionError:  # somebody else's
+    except PermissionError:  # of another user
         return True
     return True
 
@@ -465,12 +471,12 @@ def descendants(root: int) -> set[int]:
     parents = {
         pid: int(fields[1]) for pid in process_numbers() if is_alive(fields := process_fields(pid))
     }
-    found: set[int] = set()
+    below: set[int] = set()
     children = {root}
     while children:
-        children = {pid for pid, parent in parents.items() if parent in children} - found - {root}
-        found |= children
-    return found
+        children = {pid for pid, parent in parents.items() if parent in children} - below - {root}
+        below |= children
+    return below
 
 
 def process_numbers() -> set[int]:

@@ -36,16 +36,19 @@ LINES = "must hold 'key: value' lines"
 SCALAR: Mapping[str, object] = {"type": ["string", "number", "boolean"]}
 TEXT_SCHEMA: Mapping[str, object] = {"type": ["string", "number"]}
 TIME_SCHEMA: Mapping[str, object] = {
-    **{"type": "string", "pattern": r"^(\d+(\.\d+)?[smhd])+$", "examples": ["90s", "1h30m"]},
+    "type": "string",
+    "pattern": r"^(\d+(\.\d+)?[smhd])+$",
+    "examples": ["90s", "1h30m"],
 }
 SIZE_SCHEMA: Mapping[str, object] = {
-    **{"type": "string", "pattern": r"^\d+(\.\d+)?\s*([KMGTkmgt]i?)?[Bb]$"},
+    "type": "string",
+    "pattern": r"^\d+(\.\d+)?\s*([KMGTkmgt]i?)?[Bb]$",
     "examples": ["4GB", "512MiB"],
 }
 
 
 def seconds_of(text: str) -> float | None:
-    """None where it is no time. A number without a unit is none: nobody knows what it counts."""
+    """None if it is no time. A number without a unit is none: what it counts is unknown."""
     if not _TIMES.fullmatch(text):
         return None
     return sum(float(number) * _SECONDS[unit] for number, unit in _TIME.findall(text))
@@ -147,7 +150,7 @@ def shown(value: object) -> str:
 
 
 def text(value: object) -> str:
-    """Strictly: `experiment: 010` in YAML is the number 8, which nobody meant."""
+    """Strictly: `experiment: 010` in YAML is the number 8, which was not meant."""
     if not isinstance(value, str):
         raise ValueError("must be a text")
     return value

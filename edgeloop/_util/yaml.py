@@ -36,7 +36,7 @@ KeyPath = tuple[str | int, ...]
 
 
 class NotYaml(Exception):
-    """Why a file cannot be used; whoever asked for it says which file that was."""
+    """Why a file cannot be used; the caller adds the name of the file."""
 
     def __init__(self, reason: str, line: int | None = None) -> None:
         super().__init__(reason)
@@ -163,7 +163,7 @@ class _Reader:
         return self._scalar(node)
 
     def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[object, object]:
-        own: dict[object, object] = {}
+        values: dict[object, object] = {}
         merged: dict[object, object] = {}
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
@@ -175,12 +175,12 @@ class _Reader:
                 raise NotYaml("has a key that is a list or a mapping", line)
             key = self._scalar(key_node)
             here = (*path, str(key))
-            if key in own:
+            if key in values:
                 name = ".".join(map(str, here))
                 raise NotYaml(f"the key {name!r} is there twice", line)
             self._lines[here] = line
-            own[key] = self._value(value_node, here)
-        return {**merged, **own}
+            values[key] = self._value(value_node, here)
+        return {**merged, **values}
 
     def _bases(self, node: yaml.Node, path: KeyPath) -> dict[object, object]:
         """What `<<` brings in: a mapping, or several, of which the first wins."""
@@ -201,7 +201,7 @@ class _Reader:
         if self._texts:
             return node.value
         if ":" in node.value and node.tag in (f"{_TAG}int", f"{_TAG}float"):
-            return node.value  # 2:16 was a number to the base of 60, which nobody means
+            return node.value  # 2:16 was a number to the base of 60, which is never meant
         try:
             value = self._loader.construct_object(node)
         except (ValueError, ArithmeticError, LookupError, AttributeError, TypeError):

@@ -56,7 +56,7 @@ def exposed_tokens(content: bytes) -> Iterator[tuple[int, str]]:
 
 # Secret variables of a job, which stand in no record.
 #
-# What refers to a variable of somebody's environment (`${HF_TOKEN}`) is recorded as it is written:
+# A reference to a variable of the environment (`${HF_TOKEN}`) is recorded as it is written:
 # another attempt takes the value that it has then. A value itself is taken out of the record and
 # kept in `runs/<name>/secrets.json`, which only its owner may read. A variable counts as secret if
 # the job says so (`secrets`, `--secret`), by its name, such as `WANDB_API_KEY` or `DB_PASSWORD`, or

@@ -61,7 +61,7 @@ class FolderEntry:
 
 
 class HashedFile:
-    """A file's bytes for whoever sends them, hashed on their way; from the start at every try."""
+    """A file's bytes, hashed on their way to a store; from the start at every try."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -130,8 +130,8 @@ class FolderBlobs(Blobs):
             shutil.copyfileobj(source, file, _PIECE_BYTES)
 
     def size(self, key: str) -> int | None:
-        found = self.info(key)
-        return None if found is None else found.size
+        info = self.info(key)
+        return None if info is None else info.size
 
     def info(self, key: str) -> BlobInfo | None:
         check_blob_key(key)
@@ -177,17 +177,17 @@ class FolderBlobs(Blobs):
         while pending:
             folder = pending.pop()
             try:
-                found, inner = self._scanned(folder)
+                entries, inner = self._scanned(folder)
             except (FileNotFoundError, NotADirectoryError):
                 self._check_root()
-                found, inner = [], []
+                entries, inner = [], []
             except OSError as error:
                 if isinstance(error, LinkFound) and not is_first:  # it was a folder a moment ago
                     continue
                 raise self._explained(error, folder.rstrip("/")) from None
             is_first = False
             pending += [key for key in inner if key.startswith(prefix) or prefix.startswith(key)]
-            yield from (entry for entry in found if entry.key.startswith(prefix))
+            yield from (entry for entry in entries if entry.key.startswith(prefix))
 
     def strange(self) -> Iterator[str]:
         for entry in self.entries():
@@ -227,8 +227,8 @@ class FolderBlobs(Blobs):
         names = [name for name in folder.split("/") if name]
         with inner_folder(self._folder, names, follows=self._follows) as descriptor:
             with os.scandir(descriptor) as scanned:
-                found = sorted(scanned, key=lambda entry: entry.name, reverse=True)
-            for entry in found:
+                sorted_entries = sorted(scanned, key=lambda entry: entry.name, reverse=True)
+            for entry in sorted_entries:
                 key = folder + entry.name
                 if entry.is_dir(follow_symlinks=self._follows):
                     if len(key) < _LONGEST_KEY and not self._is_loop(key, entry):
@@ -381,15 +381,15 @@ def writing_whole(target: Path) -> Iterator[Path]:
 
 # Opens what lies inside a folder without following a symbolic link, at any depth and moment.
 #
-# Whoever may write to a shared folder could otherwise place a link there, and have another user
-# read or delete what it points at. A check beforehand would not help: the link may come in between.
-# So every step goes from an open folder to a name in it, and never through a path. The folder
-# itself may be a link: the user named it.
+# A user who may write to a shared folder could otherwise place a link there, and have another
+# user read or delete what it points at. A check beforehand would not help: the link may come in
+# between. So every step goes from an open folder to a name in it, and never through a path. The
+# folder itself may be a link: the user named it.
 
 
 NOT_A_FOLDER = "this is a file, not a folder: move it away, or name another store"
 _FOLDER = os.O_RDONLY | O_DIRECTORY | O_CLOEXEC
-# A pipe would keep whoever opens it waiting for somebody who writes.
+# Opening a pipe would otherwise wait for a writer.
 _FILE = os.O_RDONLY | O_CLOEXEC | O_NONBLOCK
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_NOFOLLOW | O_CLOEXEC
 

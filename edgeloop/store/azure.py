@@ -569,7 +569,8 @@ def azure_access(location: AzureLocation, seconds: int, writes: bool) -> Access:
         reads = not writes
         rights = ContainerSasPermissions(read=reads, list=reads, write=writes, create=writes)
         signature = generate_container_sas(
-            *(location.account, location.container),
+            location.account,
+            location.container,
             permission=rights,
             start=start,
             expiry=ends,
@@ -667,12 +668,14 @@ def _signing(
 
 
 def _make_container(location: AzureLocation, credential: TokenCredential | None) -> None:
-    """The one thing that obstore cannot do."""
+    """obstore cannot create a container; nor delete by version, nor sign (see below)."""
     from azure.core.exceptions import ResourceExistsError
     from azure.storage.blob import ContainerClient
 
     container = ContainerClient(
-        *(location.blob_endpoint, location.container, _secret(location, credential)),
+        location.blob_endpoint,
+        location.container,
+        _secret(location, credential),
         transport=limited_transport(location.blob_endpoint, str(location)),
     )
     with our_errors(str(location)), container, contextlib.suppress(ResourceExistsError):
@@ -688,7 +691,9 @@ def _delete_if(
     from azure.storage.blob import BlobClient
 
     blob = BlobClient(
-        *(location.blob_endpoint, location.container, key),
+        location.blob_endpoint,
+        location.container,
+        key,
         credential=_secret(location, credential),
         transport=limited_transport(location.blob_endpoint, str(location)),
     )
@@ -866,7 +871,7 @@ def limited_transport(service: str, store: str) -> RequestsTransport:
 
 
 def pause_of_error(error: HttpResponseError) -> float | None:
-    """How long a service asks to wait by this error; None if it limits nobody."""
+    """How long a service asks to wait by this error; None if it is no rate limit."""
     return None if error.response is None else _pause_of(error.response)
 
 

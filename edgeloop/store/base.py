@@ -1,11 +1,11 @@
 """The two seams of state: tables of rows and a space of files.
 
-The story of a row. Somebody inserts it under a key; from then on it has a version. Everybody
-may read it. Whoever wants to change it says which version was read, and the change is made only
-if the row still has that version: the row then gets a new version, never used before, not even
-by an earlier row of the same key. So of two writers who read the same version one wins, and the
-other is told. Nothing in Edgeloop writes to a row in any other way, which is why a claim can be
-won only once, on every store alike.
+The story of a row. It is inserted under a key and from then on has a version. Any process may read
+it. A writer names the version that it read, and the change is made only if the row still has that
+version: the row then gets a new version, never used before, not even by an earlier row of the same
+key. So of two writers that read the same version one wins, and the other gets RowChanged. Nothing
+in Edgeloop writes to a row in any other way, which is why a claim can be won only once, on every
+store alike.
 
 A row holds flat columns: text, whole numbers, floats, booleans. A column that is not there and
 a column set to None are the same thing.
@@ -82,7 +82,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class Drift:
-    """How a table differs from what somebody knew of it; `mark` is for the next time they ask."""
+    """How a table differs from the versions that a reader had; pass `mark` to the next call."""
 
     changed: Sequence[Record] = ()
     gone: Sequence[str] = ()
@@ -129,7 +129,7 @@ class Table(ABC):
 
     def put(self, key: str, values: Values | None) -> None:
         """Make a row what these values say, or remove it (None). Raises RowChanged or RowExists
-        when somebody else writes it at the same time."""
+        when another process writes it at the same time."""
         record = self.get(key)
         if record is None and values is not None:
             self.insert(key, values)
@@ -205,10 +205,10 @@ class Table(ABC):
                     yield record
 
     def drift(self, known: Mapping[str, str], mark: str = "") -> Drift:
-        """What is new, changed or gone for whoever knew these versions, by key.
+        """The rows that are new, changed or gone compared with these versions by key.
 
-        The mark of the last answer makes the next one cheap. A change is told as soon as it is
-        made; a row that is gone is told at once without a mark, and with one within the minute.
+        The mark of the last answer makes the next one cheap. A change is reported as soon as it is
+        made; a row that is gone is reported at once without a mark, else within the minute.
         """
         rows = {record.key: record for record in self.query()}
         changed = [row for key, row in rows.items() if known.get(key) != row.version]
@@ -273,9 +273,9 @@ class Blobs(ABC):
 
     @abstractmethod
     def create(self, key: str, content: bytes) -> bool:
-        """Store a small file if there is none under this key; False where somebody was first.
+        """Store a small file if there is none under this key; False if there is one.
 
-        Of any number who create the same key at once, exactly one is told True.
+        Of any number of processes that create the same key at once, exactly one gets True.
         """
 
     @abstractmethod
@@ -284,14 +284,14 @@ class Blobs(ABC):
 
     def info(self, key: str) -> BlobInfo | None:
         """Size, time and version of one file; None if there is no such file."""
-        return next((found for found in self.list(key) if found.key == key), None)
+        return next((file for file in self.list(key) if file.key == key), None)
 
     @abstractmethod
     def read_range(self, key: str, start: int, length: int) -> bytes:
         """A part of a file; shorter if the file ends before. Raises BlobMissing."""
 
     def read_document(self, key: str) -> bytes:
-        """The whole content of a small file that somebody else may have written. Raises
+        """The whole content of a small file that another program may have written. Raises
         BlobMissing, and BadInput if it is so large that it cannot be one of ours."""
         content = self.read_range(key, 0, LARGEST_DOCUMENT + 1)
         if len(content) > LARGEST_DOCUMENT:
@@ -561,19 +561,19 @@ _collected: ContextVar[list[LostRow] | None] = ContextVar("collected", default=N
 
 @contextlib.contextmanager
 def lost_rows() -> Iterator[list[LostRow]]:
-    """Collects rows that cannot be read, instead of warnings: for whoever checks or saves a
-    store, in this thread."""
-    found: list[LostRow] = []
-    token = _collected.set(found)
+    """Collects rows that cannot be read, in this thread, instead of warning about them: for
+    checks and repairs."""
+    rows: list[LostRow] = []
+    token = _collected.set(rows)
     try:
-        yield found
+        yield rows
     finally:
         _collected.reset(token)
 
 
 def rows_left_out() -> int:
-    """How often a row was left out in this process: whoever compares two moments knows whether an
-    answer lacks one."""
+    """How often a row was left out in this process. If it grew during a query, the answer lacks
+    rows."""
     return _left_out.total()
 
 
@@ -618,12 +618,16 @@ class Place:
         _LOG.warning(
             "edgeloop: the row %.200r of %s in the store %s is left out, because it cannot be "
             "read: %s%s. 'edgeloop store check' says more.",
-            *(key, self._table, self._store, reason, more),
+            key,
+            self._table,
+            self._store,
+            reason,
+            more,
         )
 
 
 def checked_record(key: object, version: object, values: dict[str, Value]) -> Record:
-    """Refuses what nobody could write back."""
+    """Refuses values that could not be written back."""
     if type(key) is not str or type(version) is not str or not is_unicode(key) or "\0" in key:
         raise UnreadableRow(key, "its key or version is not text")
     if not values.keys() <= _known_columns:

@@ -110,9 +110,9 @@ class ObjectBlobs(Blobs):
         import obstore
 
         with self._our_errors(key):
-            found = obstore.get(self._store, key)
-            is_small = found.meta["size"] <= ONE_PIECE_BYTES
-            chunks: Iterable[Any] = [found.bytes()] if is_small else found.stream()
+            answer = obstore.get(self._store, key)
+            is_small = answer.meta["size"] <= ONE_PIECE_BYTES
+            chunks: Iterable[Any] = [answer.bytes()] if is_small else answer.stream()
         partial = target.with_name(f".{os.urandom(8).hex()}.part")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -140,8 +140,8 @@ class ObjectBlobs(Blobs):
         return self._asked(key, put)
 
     def size(self, key: str) -> int | None:
-        found = self.info(key)
-        return None if found is None else found.size
+        info = self.info(key)
+        return None if info is None else info.size
 
     def info(self, key: str) -> BlobInfo | None:
         import obstore
@@ -176,9 +176,9 @@ class ObjectBlobs(Blobs):
     def _read_beginning(self, key: str, length: int) -> bytes:
         import obstore
 
-        found = obstore.get(self._store, key)
-        if found.meta["size"] <= length:
-            return bytes(found.bytes())
+        answer = obstore.get(self._store, key)
+        if answer.meta["size"] <= length:
+            return bytes(answer.bytes())
         return bytes(obstore.get_range(self._store, key, start=0, length=length))
 
     def link(self, key: str, seconds: int) -> str:
@@ -223,12 +223,12 @@ class ObjectBlobs(Blobs):
 
         def following() -> Sequence[Any] | None:
             nonlocal stream
-            found, stream = stream, None
-            if found is None:
+            pages, stream = stream, None
+            if pages is None:
                 listed = obstore.list(self._store, folder, offset=last or None)
-                found = iter(cast("Any", listed))
-            page = next(found, None)
-            stream = found
+                pages = iter(cast("Any", listed))
+            page = next(pages, None)
+            stream = pages
             return page
 
         while (page := self._asked(key, following)) is not None:
@@ -288,8 +288,8 @@ class ObjectBlobs(Blobs):
             except StoreLimited as error:
                 return error
 
-        def pause_of(found: Item | StoreLimited) -> float | None:
-            if not isinstance(found, StoreLimited):
+        def pause_of(answer: Item | StoreLimited) -> float | None:
+            if not isinstance(answer, StoreLimited):
                 return None
             with self._asking:  # one thread asks for all
                 return 0.0 if limit.is_paused else self._ask_pause()
@@ -314,7 +314,7 @@ class ObjectBlobs(Blobs):
         )
 
     def _guarded(self, key: str, items: Iterator[Item]) -> Iterator[Item]:
-        """The stream's own errors become ours; those of whoever consumes it stay theirs."""
+        """Translates the errors of the stream, and leaves those of its consumer alone."""
         while True:
             with self._our_errors(key):
                 item = next(items, None)

@@ -166,7 +166,7 @@ class ConnectionWatch:
     _deadlines: dict[object, tuple[float, int]]
 
     def __init__(self) -> None:
-        self.start_anew()
+        self.reset()
 
     @contextlib.contextmanager
     def over(self, descriptor: int, limit_s: float) -> Iterator[None]:
@@ -184,7 +184,7 @@ class ConnectionWatch:
             with self._lock:
                 self._deadlines.pop(use, None)
 
-    def start_anew(self) -> None:
+    def reset(self) -> None:
         """Also in a forked child, where the parent's thread is not."""
         self._lock = threading.Lock()
         self._thread = None
@@ -206,4 +206,4 @@ def _end(descriptor: int) -> None:
 
 
 WATCH = ConnectionWatch()
-os.register_at_fork(after_in_child=WATCH.start_anew)
+os.register_at_fork(after_in_child=WATCH.reset)

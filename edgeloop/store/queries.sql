@@ -26,7 +26,7 @@ CREATE TABLE IF NOT EXISTS edgeloop_rows (
 );
 
 -- name: index_priorities.sqlite
--- Rows whose priority somebody set and that are not finished, so that every claim may ask for them.
+-- Unfinished rows with a priority of their own, so that every claim may ask for them.
 -- `prioritized` has the same expressions; an index of another name is needed if they change.
 CREATE INDEX IF NOT EXISTS edgeloop_priorities ON edgeloop_rows (
     space,

@@ -103,25 +103,27 @@ class SqlStore(Store):
 
     def experiments(self) -> list[str]:
         """Steps from one space to the next on the key, so the cost is one lookup per space."""
-        found: list[str] = []
+        names: list[str] = []
         last, end = "models/", after_prefix("models/")
         while True:
             rows = self._database.read("next_space", {"last": last, "end": end})
             if not rows or rows[0][0] is None:
-                return found
+                return names
             space = rows[0][0]
             if type(space) is not str or not is_unicode(space) or space <= last:
                 reason = "its experiments are out of order"
                 raise StoreDamaged(store=self.description, reason=reason)
             last = space
-            found.append(last.removeprefix("models/"))
+            names.append(last.removeprefix("models/"))
 
     def check(self) -> Iterator[str]:
         yield from self._database.check()
         spaces = [row[0] for row in self._database.read("spaces", {})]
         for space in spaces:
-            known = (MODELS_TABLE, QUEUE_TABLE)
-            if not (isinstance(space, str) and (space.startswith(known) or space == USAGE_TABLE)):
+            prefixes = (MODELS_TABLE, QUEUE_TABLE)
+            if not (
+                isinstance(space, str) and (space.startswith(prefixes) or space == USAGE_TABLE)
+            ):
                 yield f"there are rows of an unknown table {space!r:.100}"
 
     def saved_rows(self) -> Iterator[tuple[str, Record]]:
@@ -217,7 +219,12 @@ class SqlTable(Table):
         """JSON's true is 1 in SQLite."""
         is_true = f"AND CAST({self._database.column(column)} AS TEXT) IN ('true', '1') "
         return self._pages(
-            *(prefix, "", is_true, {}, None), lambda record: record.values.get(column) is True
+            prefix,
+            after="",
+            clauses=is_true,
+            values={},
+            limit=None,
+            is_wanted=lambda record: record.values.get(column) is True,
         )
 
     def _pages(
@@ -246,8 +253,8 @@ class SqlTable(Table):
                     raise self._out_of_order() from None
                 clauses = ""
                 continue
-            found = filter(is_wanted, self._place.readable(page, _record))
-            for record in itertools.islice(found, limit):
+            records = filter(is_wanted, self._place.readable(page, _record))
+            for record in itertools.islice(records, limit):
                 limit = None if limit is None else limit - 1
                 yield record
             if len(page) < size:
@@ -332,14 +339,14 @@ class SqlTable(Table):
 
     def _read_all(self, keys: Sequence[str]) -> list[Record]:
         if len(keys) > MANY:
-            wanted = set(keys)
-            return [record for record in self.query() if record.key in wanted]
-        found: list[Record] = []
+            changed_keys = set(keys)
+            return [record for record in self.query() if record.key in changed_keys]
+        records: list[Record] = []
         for start in range(0, len(keys), FEW):
             batch = self._database.array(keys[start : start + FEW])
             rows = self._database.read("rows_of_keys", {"space": self._space, "keys": batch})
-            found += self._place.readable(rows, _record)
-        return found
+            records += self._place.readable(rows, _record)
+        return records
 
     def _change(self, record: Record, changes: Changes) -> tuple[Record, dict[str, object]]:
         """The record after the changes, and the parameters of `update`."""
@@ -654,7 +661,7 @@ DAMAGED = (11, 18, 24, 26)  # corrupt, too big, of another format, no database
 NO_ROOM = (8, 10, 13, 14)  # read-only, I/O error, full, cannot be opened
 SHORT_READ = 522  # the file ends before it should
 WRONG = 1  # a statement or the schema; the statements are ours, and right
-NEW_S = 10.0  # so long a file may be empty: somebody is about to write to it
+NEW_S = 10.0  # a file may be empty for this long: another process is about to write to it
 ALONE_S = 1.0
 
 
@@ -960,6 +967,10 @@ def _parameters(space: str, row: EncodedRow) -> dict[str, str]:
 # cannot even open the file, or finds nothing in it, the pages are read without it, by the file
 # format: https://www.sqlite.org/fileformat2.html. That also finds rows of pages that are no longer
 # in use, so it comes last.
+#
+# SQLite's own `.recover` would replace all of this, but it is an extension that is compiled into
+# the `sqlite3` program only: Python's module has no access to it, and many machines have no such
+# program, or one that was built without it.
 
 
 Cells = tuple[Any, Any, Any, Any]  # space, key, version, document
@@ -984,17 +995,17 @@ def salvaged(file: Path) -> Sequence[Cells]:
 
 
 def _by_sqlite(file: Path) -> list[Cells]:
-    found: list[Cells] = []
+    rows: list[Cells] = []
     connection = sqlite3.connect(file)
     connection.text_factory = lambda data: data.decode(errors="surrogateescape")
     try:
         last = _last_row(connection, file.stat().st_size)
         for cells in _in_range(connection, 1, last):
-            found.append(cells)
+            rows.append(cells)
     except (sqlite3.Error, UnicodeDecodeError):
-        return found
+        return rows
     else:
-        return found
+        return rows
     finally:
         connection.close()
 
@@ -1034,12 +1045,12 @@ def _in_range(connection: sqlite3.Connection, first: int, last: int) -> Iterator
 def _by_pages(file: Path) -> list[Cells]:
     content = file.read_bytes()
     size = _page_size(content)
-    found: dict[tuple[str, str], Cells] = {}
+    rows: dict[tuple[str, str], Cells] = {}
     for number in range(len(content) // size):
         start = number * size
         for cells in _rows_of_page(content, start, start + (100 if number == 0 else 0), size):
-            found[cells[0], cells[1]] = cells
-    return list(found.values())
+            rows[cells[0], cells[1]] = cells
+    return list(rows.values())
 
 
 def _page_size(content: bytes) -> int:

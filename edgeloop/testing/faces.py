@@ -35,7 +35,7 @@ from edgeloop.tasks import IGNORE, Images
 # drawn at twice its size and reduced, so that its edges are soft as a camera's; the labels are
 # drawn at their size, so that every pixel is of one class. Without a difficulty pose and light are
 # mild on purpose: with more of them a small net learns nothing in a minute, and a test set that
-# nobody can learn measures nothing. `scene` and `camera` draw the others.
+# cannot be learned measures nothing. `scene` and `camera` draw the others.
 
 
 VERSION = 1  # raised whenever the same seed draws something else
@@ -705,7 +705,7 @@ def _in_front(rng: Random, person: _Person, difficulty: float) -> Iterator[FaceS
         wide, high = rng.uniform(0.03, 0.11, 2)
         outline = box(x, y, wide, high) if rng.random() < 0.5 else oval(x, y, wide, high)
         yield FaceShape(BACKGROUND, _colour(rng, THINGS, 1.0), outline)
-    if unknown:  # nobody says what it is: these pixels are ignored
+    if unknown:  # not labelled: these pixels are ignored
         x, y = rng.uniform(0.1, 0.9, 2)
         yield FaceShape(IGNORE, tinted(rng, THINGS), oval(x, y, 0.07, 0.07))
 

@@ -345,7 +345,7 @@ class TableContract(RowContract):
 
     # What changed since
 
-    def test_whoever_knows_nothing_is_told_everything(self, table: Table) -> None:
+    def test_a_reader_without_versions_gets_every_row(self, table: Table) -> None:
         assert list(table.drift({}).changed) == []
         rows = [table.insert(key, {"n": number}) for number, key in enumerate("abc")]
         drift = table.drift({})
