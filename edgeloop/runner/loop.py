@@ -171,15 +171,19 @@ def run(
             with suppress(StoreError) if stopping.is_set() else nullcontext():
                 summary = drain_summary(workspace, can, options.subset)
                 report(RunnerEvent("drained", text=str(summary), summary=summary))
-        ended = sum((worker.ended for worker in crew), Counter[str]())
-        return RunTotals(
-            done=ended["done"],
-            failed=ended["failed"],
-            released=ended["released"],
-            was_stopped=stopping.is_set(),
-            unreachable=ended["unreachable"],
-            was_interrupted=stopping.is_interrupted,
-        )
+        return _totals(crew, stopping)
+
+
+def _totals(crew: list[Worker], stopping: _Stopping) -> RunTotals:
+    ended = sum((worker.ended for worker in crew), Counter[str]())
+    return RunTotals(
+        done=ended["done"],
+        failed=ended["failed"],
+        released=ended["released"],
+        was_stopped=stopping.is_set(),
+        unreachable=ended["unreachable"],
+        was_interrupted=stopping.is_interrupted,
+    )
 
 
 # Work, and its end.
