@@ -263,13 +263,13 @@ class Workspace:
 
 
 def models_elsewhere(workspace: Workspace) -> dict[str, str]:
-    """How many models each other experiment of the store has, for those who find none in this one.
-    Written out, since counting ends at a thousand; those without any are left out."""
-    found = {}
+    """How many models each other experiment of the store has, as text since counting ends at a
+    thousand. For people who find none in this one; empty experiments are left out."""
+    counts = {}
     for name in workspace.store.experiments():
         if name == workspace.experiment:
             continue
         count = sum(1 for _ in workspace.store.models(name).query(limit=_MOST_COUNTED + 1))
         if count:
-            found[name] = str(count) if count <= _MOST_COUNTED else f"over {_MOST_COUNTED:,}"
-    return found
+            counts[name] = str(count) if count <= _MOST_COUNTED else f"over {_MOST_COUNTED:,}"
+    return counts

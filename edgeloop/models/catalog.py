@@ -245,11 +245,11 @@ class Catalog:
         """Fetch the files whose names match: all of them, each whole and as the row says, or none.
         Raises FileDamaged where the store has something else."""
         row = self.get(name)
-        wanted = [file for file in self.stored.of(row) if matches(file.name, match)]
-        return self.stored.download(row, wanted, to) if wanted else []
+        files = [file for file in self.stored.of(row) if matches(file.name, match)]
+        return self.stored.download(row, files, to) if files else []
 
     def reset(self, name: str, stages: Collection[str] = ()) -> set[str]:
-        """Test a model again: these stages and those that stand on them, or all.
+        """Test a model again: these stages and those that depend on them, or all.
 
         Runners of ours that hold these stages lose their leases; the stages' files go too. Another
         tool that holds the row cannot be told: it would write its results beside the new ones.
@@ -280,7 +280,7 @@ class Catalog:
 
     def failed_stages(self, row: Values) -> list[str]:
         """What a model in error could not do; empty where its row does not tell. What it has done
-        is worth keeping when somebody wants it tried again."""
+        is worth keeping when the model is tried again."""
         records = records_of(row)
         failed = []
         for stage in self._plan.for_model(row):
@@ -290,10 +290,10 @@ class Catalog:
         return failed
 
     def delete(self, name: str) -> None:
-        """The row and all files. Cut off half-way it can be said again: the row goes last.
+        """Delete all files, then the row. A delete that is cut off can be repeated.
 
-        One that slept meanwhile deletes nothing of a later model of that name: files are listed
-        while the row is still the one that was marked, and go only if they are those listed.
+        A delete that slept meanwhile deletes nothing of a later model of that name: files are
+        listed while the row is still the one that was marked, and only those are deleted.
         """
 
         first = self.get(name)
@@ -302,7 +302,7 @@ class Catalog:
 
         def close(row: Record) -> Changes:
             if _upload_of(row) != _upload_of(first):
-                raise ModelBusy(name=name, reason="somebody else uploaded it anew meanwhile")
+                raise ModelBusy(name=name, reason="it was uploaded again meanwhile")
             self._uploader.breaks_off(row)
             closed: Changes = {"status": "deleting", "node": "", "stages": None}
             return {**closed, "since": utc(self._clock())}
@@ -317,10 +317,10 @@ class Catalog:
             with contextlib.suppress(RowChanged):
                 self._models.delete(row)
                 return
-        raise ModelBusy(name=name, reason="somebody else deletes it too")
+        raise ModelBusy(name=name, reason="another command is deleting it, too")
 
     def _closed(self, name: str, close: Edit) -> tuple[Record, Record]:
-        """Not even this word fits on a full disk: then the files go before it, and make room."""
+        """On a full disk even the mark has no room: the files are then deleted first."""
         try:
             return self._change(name, close)
         except StoreFull:
@@ -328,8 +328,8 @@ class Catalog:
             return self._change(name, close)
 
     def clear_half_made(self, row: Record) -> bool:
-        """Finish an upload or a delete that broke off; False if somebody else is at it. What a
-        search found out about a model outlives its upload."""
+        """Finish an upload or a delete that broke off; False if another process is doing so. A
+        search's results outlive the upload of the model."""
         is_upload = row.values.get("status") == "uploading"
         had_results = any(row.values.get(column) for column in _OF_STAGES)
         if is_upload or ("results" in row.values and not had_results):
@@ -343,8 +343,8 @@ class Catalog:
 
     def clear_orphans(self, name: str, before: float) -> bool:
         """Delete the files of a model that has no row. A row keeps the name meanwhile, so that
-        nobody uploads to the folder that is being emptied; False if somebody has, or if a file is
-        not older than `before`: whoever writes files before the row has begun."""
+        nothing is uploaded to the folder that is being emptied; False if the name is taken, or if a
+        file is not older than `before`: an upload that stores files before its row has begun."""
         values = {"name": name, "status": "deleting", "since": utc(self._clock())}
         try:
             row = self._models.insert(check_model_name(name), values)
@@ -413,12 +413,12 @@ class Catalog:
             yield self.get(pattern)
             return
         prefix = pattern[: min(pattern.index(char) for char in "*?[" if char in pattern)]
-        found = False
+        has_match = False
         for row in self._models.query(prefix):
             if matches(row.key, pattern):
-                found = True
+                has_match = True
                 yield row
-        if not found and pattern != "*":
+        if not has_match and pattern != "*":
             raise NoSuchModel(pattern=pattern, experiment=self.experiment)
 
     def _refuse_foreign(self, row: Record) -> None:

@@ -709,8 +709,8 @@ def natural_key(name: str) -> str:
 
 
 def attention_rank(status: str) -> int:
-    """For lists that show first what somebody may want to act on: running models, failed ones, and
-    then all others, each in natural order."""
+    """Place in lists: running models first, then failed ones, then all others, each in natural
+    order."""
     return _FIRST_SHOWN.get(status.partition(" ")[0], 2)
 
 
@@ -726,14 +726,14 @@ def is_true(value: Value | None) -> bool:
 def ran_on(row: Values, device: str) -> bool:
     """Whether a model was measured on this device: a type such as a board's chip, or one board."""
     boards = str(row.get("boards") or "").split(", ")
-    wanted = device.strip()
-    return wanted in boards or row.get("device") in (wanted, wanted.lower().replace(" ", "-"))
+    name = device.strip()
+    return name in boards or row.get("device") in (name, name.lower().replace(" ", "-"))
 
 
 def own_priority(row: Values) -> float | None:
-    """The priority that somebody gave the model, as a number or as the text of one; None: the
-    stages' own priorities hold. Another tool may have written it: what is not a number is ignored,
-    less than 0 counts as 0, and more than the largest as the largest."""
+    """The priority that was set for the model, as a number or as the text of one; None: those of
+    the stages hold. Another tool may have written it: anything but a number is ignored, and numbers
+    out of range count as the nearest valid one."""
     own = row.get("priority")
     if own is None or isinstance(own, bool):
         return None
@@ -829,8 +829,8 @@ def score_interval(row: Mapping[str, object], column: str) -> tuple[float, float
 
 def interval_heading(rows: Iterable[Mapping[str, object]]) -> str:
     """`90 % interval` where all rows that state a probability state this one."""
-    found = (latency_interval(row) for row in rows)
-    stated = {round(100 * one.coverage) for one in found if one and one.coverage}
+    intervals = (latency_interval(row) for row in rows)
+    stated = {round(100 * one.coverage) for one in intervals if one and one.coverage}
     return f"{stated.pop()} % interval" if len(stated) == 1 else "interval"
 
 
@@ -850,18 +850,19 @@ def decoded(column: str, value: Value) -> object:
     if not isinstance(value, str) or (column_of(column).kind != "json" and column not in _LISTS):
         return value
     try:
-        found = json.loads(value, parse_constant=lambda _: None, parse_float=_finite)
+        content = json.loads(value, parse_constant=lambda _: None, parse_float=_finite)
     except (ValueError, RecursionError):
         return value
-    return found if isinstance(found, list | dict) else value
+    return content if isinstance(content, list | dict) else value
 
 
 def _finite(text: str) -> float | None:
-    return value if math.isfinite(value := float(text)) else None
+    value = float(text)
+    return value if math.isfinite(value) else None
 
 
 def shared_metric(rows: Iterable[Mapping[str, object]]) -> str:
-    """What all rows that say it measured, such as `mAP`; F1 where they differ."""
+    """The metric of all rows that name one, such as `mAP`; F1 where they differ."""
     metrics = {str(row["metric"]) for row in rows if row.get("metric")}
     return metrics.pop() if len(metrics) == 1 else "f1"
 
@@ -886,10 +887,10 @@ def score_meaning(rows: Iterable[Mapping[str, object]]) -> ScoreMeaning:
     for column in SCORE_COLUMNS:
         scored = [row for row in every if type(row.get(column)) in (int, float)]
         counts = {row.get(f"{column}_images") for row in scored}
-        known = sorted(count for count in counts if type(count) is int)
+        sizes = sorted(count for count in counts if type(count) is int)
         nominal = 1_000 if "_1k" in column else 10_000
-        if known and known != [nominal]:
-            least, most = known[0], known[-1]
+        if sizes and sizes != [nominal]:
+            least, most = sizes[0], sizes[-1]
             images[column] = f"{least:,}" if least == most else f"{least:,}–{most:,}"
     return ScoreMeaning(shared_metric(every), images)
 
@@ -898,9 +899,9 @@ def shown_scores(rows: Iterable[Mapping[str, object]]) -> list[str]:
     """Columns that say how good models are: those of scores, unless no row has one and some were
     compared with their float form instead. Beside scores, agreement takes two columns."""
     numbers: set[str] = set()
-    wanted = {*SCORE_COLUMNS, *AGREEMENT_COLUMNS}
+    candidates = {*SCORE_COLUMNS, *AGREEMENT_COLUMNS}
     for row in rows:
-        numbers.update(name for name in wanted if type(row.get(name)) in (int, float))
+        numbers.update(name for name in candidates if type(row.get(name)) in (int, float))
         if len(numbers) > len(SCORE_COLUMNS):  # some of both
             break
     if not numbers.intersection(AGREEMENT_COLUMNS):
@@ -985,12 +986,12 @@ def change_row(
     known: Record | None = None,
     update: Callable[[Record, Changes], Record] | None = None,
 ) -> tuple[Record, Record] | None:
-    """Read, edit, write if unchanged; again when somebody else's write came in between.
+    """Read, edit, write if unchanged; again if another write came in between.
 
     Returns the row before and after, or None if there is no such row. `edit` returns what to
     write, or None to leave the row as it is; it may be called several times, each time with the
-    row as it then is. `known` is the row as the caller last saw it, which saves a read if nobody
-    has changed it since. `update` writes the row, and may write more with it.
+    row as it then is. `known` is the row as the caller last saw it, which saves a read if it
+    has not changed since. `update` writes the row, and may write more with it.
     """
     row = known or table.get(key)
     for attempt in range(CONFLICT_LIMIT):

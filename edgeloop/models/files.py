@@ -111,7 +111,7 @@ class ModelFile:
 
 @dataclass(frozen=True)
 class Leftovers:
-    """Files of a model that nobody needs: of attempts that never counted, and results under names
+    """Orphaned files of a model: of attempts that never counted, and results under names
     that the row does not use. `unpublished` are results whose row names their hidden places, since
     the machine that committed them died; `tokens` are those of their attempts."""
 
@@ -198,13 +198,13 @@ class ModelFiles:
 
     def _fetch(self, row: Record, files: Sequence[ModelFile], folder: Path) -> None:
         """What arrives damaged is asked for once more: the connection may be to blame."""
-        wanted = list(files)
+        missing = list(files)
         for is_last in (False, True):
-            self._store.blobs.get_many({file.key: folder / file.name for file in wanted})
-            wanted = [f for f in wanted if f.sha256 and sha256_of(folder / f.name) != f.sha256]
-            if is_last and wanted:
-                raise wanted[0].damaged()
-            if not wanted:
+            self._store.blobs.get_many({file.key: folder / file.name for file in missing})
+            missing = [f for f in missing if f.sha256 and sha256_of(folder / f.name) != f.sha256]
+            if is_last and missing:
+                raise missing[0].damaged()
+            if not missing:
                 break
         check_upload(row, {file.name: folder / file.name for file in files})
 
@@ -258,12 +258,12 @@ class ModelFiles:
             return with_records(after) if after != before else None
 
         if plain:
-            with contextlib.suppress(ModelBusy):  # the row goes on naming the hidden files
+            with contextlib.suppress(ModelBusy):  # the row still names the hidden files
                 change_row(self._models, model, rename, row)
         self.clear_attempt(model, token)
 
     def leftovers(self, row: Record, blobs: Iterable[BlobInfo]) -> Leftovers:
-        """Which of these files of a model nobody needs. The row must have been read after the files
+        """Which of these files of a model are orphaned. The row must have been read after the files
         were listed: an attempt stores its files while its token is in the row, and a token never
         comes back. So what a token stored that the row neither holds nor names can never count."""
         records = records_of(row.values)
@@ -298,25 +298,25 @@ class ModelFiles:
         self._store.blobs.delete([blob.key for blob in left])
 
     def stale(
-        self, row: Record, stages: Collection[str], patterns: Iterable[str]
+        self, row: Record, stages: Collection[str], patterns: Collection[str]
     ) -> list[BlobInfo]:
         """The files that these stages made: those in their records, what lies over from
         earlier attempts at them, and other tools' by their names. Never the upload's own."""
         folder = self._folder(row.key)
         records = records_of(row.values)
-        own = set(records[UPLOAD].files) if UPLOAD in records else set()
-        kept = {key for s, r in records.items() if s not in stages for key in r.files.values()}
+        uploaded = set(records[UPLOAD].files) if UPLOAD in records else set()
+        others = [record for stage, record in records.items() if stage not in stages]
+        named_elsewhere = {key for record in others for key in record.files.values()}
         made = {name: key for s in stages if s in records for name, key in records[s].files.items()}
         stale = {f"{folder}/{key}" for key in made.values()}
-        known = tuple(patterns)
         blobs = self.all_of(row)
         for blob in blobs:
             is_ours = blob.key.startswith(f"{folder}/")
             place = blob.key.removeprefix(f"{folder if is_ours else row.key}/")
             name = _plain_name(place)
-            if "/" in place or place in own or place in kept:
+            if "/" in place or place in uploaded or place in named_elsewhere:
                 continue
-            if name in made or any(matches(name, pattern) for pattern in known):
+            if name in made or any(matches(name, pattern) for pattern in patterns):
                 stale.add(blob.key)
         return [blob for blob in blobs if blob.key in stale]
 

@@ -103,8 +103,8 @@ class Plan:
         for stage in self.stages:
             if stage.name == name:
                 return stage
-        known = ", ".join(stage.name for stage in self.stages)
-        raise BadInput(reason=f"there is no stage {name!r}; the stages are {known}")
+        names = ", ".join(stage.name for stage in self.stages)
+        raise BadInput(reason=f"there is no stage {name!r}; the stages are {names}")
 
     def __contains__(self, name: object) -> bool:
         return any(stage.name == name for stage in self.stages)
@@ -137,16 +137,16 @@ class Plan:
         return all(self[name].is_done(row) for name in stage.needs)
 
     def priority(self, row: Values, stage: Stage) -> float:
-        own = own_priority(row)
-        return stage.priority(row) if own is None else own
+        priority = own_priority(row)
+        return stage.priority(row) if priority is None else priority
 
     def and_those_after(self, names: set[str]) -> set[str]:
-        """Stages that must be done again when these are: they stand on their results."""
-        found = set(names)
+        """These stages, and those that must be done again with them: they use their results."""
+        affected = set(names)
         for stage in self.stages:  # in order, so one pass reaches everything
-            if found.intersection(stage.needs):
-                found.add(stage.name)
-        return found
+            if affected.intersection(stage.needs):
+                affected.add(stage.name)
+        return affected
 
 
 STAGES: dict[str, Stage] = {}
@@ -226,8 +226,8 @@ register_stages(
 
 @dataclass(frozen=True)
 class StageRecord:
-    """What a row remembers of one stage. `token` is empty when nobody holds it. `queued`: whoever
-    holds it has claimed it ahead and not begun, so an idle runner may take it away. `attempts` are
+    """What a row remembers of one stage. `token` is empty when it is free. `queued`: its
+    holder has claimed it ahead and not begun, so an idle runner may take it away. `attempts` are
     those that failed and the one under way; `silent` are those whose holder was not heard of again,
     most often because its machine is gone. `files` are keys below the model's folder and `sha256`
     the content, by name; older versions wrote no content. `other` is what we cannot read: the keys
@@ -267,7 +267,7 @@ class StageRecord:
         return replace(self.free(), attempts=max(self.attempts - self.is_held, 0))
 
     def settled(self) -> StageRecord:
-        """Free, and the token remembered: its holder may ask again whether its word arrived."""
+        """Free, and the token remembered: its holder may repeat a write whose answer got lost."""
         return replace(self.free(), committed=[*self.committed, self.token][-REMEMBERED:])
 
 

@@ -2,12 +2,12 @@
 
 The row is the truth. For each stage that is ready, or held and not yet done, a hint lies in the
 queue under `capability|priority|uploaded|model|stage`, so that the top of a capability's part is
-the best work for whoever has it. A hint says until when there is no use in looking (somebody holds
-a lease). It may be stale in every way: whoever meets a stale one mends it, and `sweep` rebuilds
-them all from the rows, so a hint lost with a machine delays work but never loses it.
+the best work for a runner that has it. A hint says until when there is no use in looking (a lease
+is held). It may be stale in every way: a runner that meets a stale one repairs it, and `sweep`
+rebuilds them all from the rows, so a hint lost with a machine delays work but never loses it.
 
-A priority that somebody wrote into the table with another tool changes no hint. So whoever is about
-to take something asks for rows whose own priority is better than that (`urgent`).
+A priority that was written into the table with another tool changes no hint. So a runner that is
+about to claim a stage asks for rows whose own priority is better than that (`urgent`).
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from edgeloop.store import Changes, Condition, ReadRow, Record, Table, Value, Va
 
 SWEPT = "!swept"
 LOOKED = "!looked"  # for priorities that were edited
-OWN = "+"  # sorts before the bar, so of equal numbers a model's own goes first
+OWN = "+"  # sorts before the bar, so of equal numbers a model's own comes first
 QUICK_LOOK_S = 0.25  # a look for edited priorities that takes longer is made less often,
 REST = 10  # so that it takes a tenth of the time at most, of all runners together
 SWEEP_REST = 20
 LONGEST_REST_S = 3_600.0  # whatever a note says: a machine may have slept in the middle of a sweep
-GRAB_SECONDS = 10.0  # how long a hint is hidden by whoever is about to claim its work
+GRAB_SECONDS = 10.0  # how long a hint is hidden by a runner that is about to claim
 FINISHED = ("complete", "error", "uploading", "deleting", CANDIDATE)
 
 
@@ -132,32 +132,32 @@ class Queue:
             self._look_again_at = began + rest_s
             if not self._is_due(LOOKED, now, rest_s):
                 return []
-        wanted = {plain_key(capability) for capability in capabilities}
-        found = []
+        ours = {plain_key(capability) for capability in capabilities}
+        urgent = []
         for row in models.prioritized(_number(rank), FINISHED):
             if own_priority(row.values) is None or not only(row.key):
                 continue
             for key, values in self._wanted(row.key, row.values):
-                is_ours = key.partition("|")[0] in wanted and rank_of(key) < rank
+                is_ours = key.partition("|")[0] in ours and rank_of(key) < rank
                 if is_ours and _until(values) <= now:
-                    found.append((key, values, row))
+                    urgent.append((key, values, row))
         self._look_took_s = time.monotonic() - began
         if self._look_took_s > QUICK_LOOK_S:
             self._look_again_at = began + REST * self._look_took_s
-        return sorted(found, key=lambda each: each[0].partition("|")[2])
+        return sorted(urgent, key=lambda each: each[0].partition("|")[2])
 
     def put(self, key: str, values: Values) -> None:
-        """Make a hint what these values say, whoever else writes it."""
+        """Write a hint, regardless of its version."""
         with contextlib.suppress(RowChanged, RowExists):
             self._hints.put(key, values)
 
     def is_last(self, hint: Hint, now: float, models: Table) -> bool:
         """Whether there is nothing else that needs the same capability and may be taken now."""
-        found = self.open([hint.capability], now, models)
-        return all(other.record.key == hint.record.key for other in itertools.islice(found, 2))
+        ready = self.open([hint.capability], now, models)
+        return all(other.record.key == hint.record.key for other in itertools.islice(ready, 2))
 
     def queued(self, capabilities: Collection[str]) -> list[Hint]:
-        """Hints at work that somebody has claimed ahead and not begun, best first."""
+        """Hints at stages that are claimed ahead and not begun, best first."""
         found = []
         for prefix in sorted({f"{plain_key(capability)}|" for capability in capabilities}):
             for record in self._hints.marked(prefix, "queued"):
@@ -173,7 +173,7 @@ class Queue:
         return models.update_with(record, changes, self._hints, hints)
 
     def hide(self, hint: Hint, until: float) -> Hint | None:
-        """Nobody need look at it before then. None when somebody else was faster."""
+        """Hide a hint until then. None if another runner was faster."""
         try:
             return replace(hint, record=self._hints.update(hint.record, {"until": until}))
         except RowChanged:
@@ -186,8 +186,8 @@ class Queue:
 
     def sweep(self, models: Table, now: float) -> None:
         """Put in every hint that is missing, and show those that are hidden for longer than the row
-        says: by a machine whose clock was wrong, or whose last word about it got lost. Other stale
-        ones are mended by whoever meets them."""
+        says: by a machine whose clock was wrong, or whose last write got lost. Runners repair other
+        stale hints when they meet them."""
         known = {hint.key: hint if _is_hidden(hint, now) else None for hint in self._hints.query()}
         unfinished = [Condition("status", "!=", status) for status in FINISHED]
 
@@ -202,13 +202,13 @@ class Queue:
         self._hints.insert_many(missing())
 
     def sweep_if_due(self, models: Table, now: float, interval_s: float) -> bool:
-        """Sweep, unless somebody has within that time: one look at a note spares the store as many
+        """Sweep, unless a runner has within that time: one look at a note spares the store as many
         full reads as there are idle runners. Where a sweep takes long, it is made less often."""
         return self.in_turn(SWEPT, now, interval_s, lambda: self.sweep(models, now))
 
     def in_turn(self, key: str, now: float, interval_s: float, work: Callable[[], None]) -> bool:
-        """Do what one runner does for all, unless somebody has within that time. What takes long is
-        done less often."""
+        """Do work that one runner does for all, unless it was done within that time. The longer it
+        takes, the less often it is done."""
         if not self._is_due(key, now, interval_s):
             return False
         began = time.monotonic()
@@ -219,7 +219,7 @@ class Queue:
         return True
 
     def _is_due(self, key: str, now: float, interval_s: float) -> bool:
-        """Whether nobody has done for that long what this note is about; then it is ours to do."""
+        """Whether the work of this note was last done longer ago than that; then it is ours."""
         note = self._hints.get(key)
         if note is None:
             with contextlib.suppress(RowExists):
@@ -249,7 +249,7 @@ class Queue:
                 yield record
 
     def remove(self, record: Record) -> bool:
-        """False if somebody changed it meanwhile."""
+        """Delete a hint; False if it changed meanwhile."""
         with contextlib.suppress(RowChanged):
             self._hints.delete(record)
             return True
@@ -267,7 +267,7 @@ class Queue:
 
     def _show(self, hint: Record, values: Values) -> None:
         if _until(hint.values) > _until(values):
-            with contextlib.suppress(RowChanged):  # somebody wrote it meanwhile, and knows better
+            with contextlib.suppress(RowChanged):  # a newer write knows better
                 self._hints.update(hint, {**dict.fromkeys(hint.values), **values})
 
     def _wanted(self, name: str, row: Values) -> Iterator[tuple[str, Values]]:
@@ -285,7 +285,7 @@ class Queue:
 
 
 def _has_row(models: Table, name: str) -> bool:
-    """A row that cannot be read is there: its model may be mended, and keeps its name."""
+    """A row that cannot be read exists: its model may be repaired, and keeps its name."""
     try:
         return models.get(name) is not None
     except RowDamaged:
@@ -318,9 +318,11 @@ def free_at(record: StageRecord, margin_s: float) -> float:
 def capability_of(row: Values, stage: Stage, plan: Plan) -> str:
     """What a runner must have for it. A model that Archai converted has files for SNPE only: other
     devices cannot run it."""
-    found = plan.capability(row, stage)
-    is_open = found == stage.capability and found.startswith("device")
-    return f"{found}@{ARCHAI_TOOLCHAIN}" if is_open and is_converted_by_archai(row) else found
+    capability = plan.capability(row, stage)
+    is_open = stage.is_on_device and capability == stage.capability
+    if is_open and is_converted_by_archai(row):
+        return f"{capability}@{ARCHAI_TOOLCHAIN}"
+    return capability
 
 
 _NEVER = StageRecord()
@@ -331,7 +333,7 @@ def _until(values: Values) -> float:
 
 
 def _is_hidden(hint: Record, now: float) -> bool:
-    """For longer than anybody hides one who is about to claim."""
+    """Hidden for longer than by a runner that is about to claim."""
     return "stage" in hint.values and _until(hint.values) > now + GRAB_SECONDS
 
 
@@ -355,7 +357,7 @@ def _rank_text(priority: float) -> str:
 def _number(rank: str) -> float:
     try:
         return float(rank.partition(OWN)[0])
-    except ValueError:  # a hint that somebody else made
+    except ValueError:  # a hint that another tool made
         return math.inf
 
 

@@ -139,9 +139,11 @@ class Registry:
     def entries(self, experiment: str | None = None) -> list[RunnerEntry]:
         """All runners, of one experiment or of all, by machine; dead ones included."""
         now = self._store.now()
-        found = [_entry(record, now) for record in self._table.query()]
-        kept = [entry for entry in found if experiment in (None, entry.experiment)]
-        return sorted(kept, key=lambda entry: (entry.node, entry.is_dead, entry.started, entry.id))
+        every = [_entry(record, now) for record in self._table.query()]
+        chosen = [entry for entry in every if experiment in (None, entry.experiment)]
+        return sorted(
+            chosen, key=lambda entry: (entry.node, entry.is_dead, entry.started, entry.id)
+        )
 
     def live(self, experiment: str) -> list[RunnerEntry]:
         return [entry for entry in self.entries(experiment) if not entry.is_dead]
@@ -158,7 +160,7 @@ class Registry:
         values = {"beat": self._store.now() if now is None else now, **columns_of(entry)}
         record = self._records.get(entry.id)
         if record is not None:
-            with contextlib.suppress(RowChanged):  # somebody took us for dead
+            with contextlib.suppress(RowChanged):  # it was taken for dead and forgotten
                 changes = {**dict.fromkeys(record.values), **values}
                 self._records[entry.id] = self._table.update(record, changes)
                 return

@@ -3,8 +3,8 @@
 The row is inserted first, in status `uploading` and held by a token: an insert can be won by one
 only, so two people who want one name cannot mix their files. The row becomes `new` in one
 compare-and-set after the last file is in place, and says what each file's content is. The bytes
-are hashed while they are sent: what is stored is what was checked, whoever writes to the file
-meanwhile. Whatever goes wrong before is taken back.
+are hashed while they are sent: what is stored is what was checked, even if the file changes
+meanwhile. If anything fails before, the upload is taken back.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ if TYPE_CHECKING:
     from edgeloop.graph.info import GraphSummary
 
 UPLOAD_LEASE_SECONDS = 6 * 3600.0
-UPLOAD_PATIENCE_S = 30.0  # for an upload of the same content by somebody else
-NOTE_PATIENCE_S = 5.0  # between a note and its row are milliseconds, unless somebody died there
+UPLOAD_PATIENCE_S = 30.0  # for an upload of the same content by another process
+NOTE_PATIENCE_S = 5.0  # a note and its row are milliseconds apart, unless a machine died in between
 LOOK_AGAIN_S = 0.1
-QUIET_S = 1.0  # before a wait is worth a word
+QUIET_S = 1.0  # before a wait is reported
 PARALLEL_FILES = 8
 _LOG = logging.getLogger("edgeloop.models")
 OF_A_SEARCH = ("arch", "results", "val_iou", "epochs", "iteration", "training_time")
@@ -166,7 +166,7 @@ class Uploader:
         return row.values.get("status") == "uploading" and upload.expires > self._clock()
 
     def _is_dead(self, note: Record, seen_s: float) -> bool:
-        """Whether a note whose row is not there is nobody's any more."""
+        """Whether a note without a row is orphaned."""
         return not note.values.get("begun") or seen_s > NOTE_PATIENCE_S
 
     def _fill(self, row: Record, file: OnnxFile, options: UploadOptions) -> None:
@@ -220,18 +220,18 @@ class Uploader:
         if left:
             now = self._models.get(row.key)
             if now is None or now.version != row.version:
-                raise ModelBusy(name=row.key, reason="somebody else took over its upload")
+                raise ModelBusy(name=row.key, reason="another upload of that name took over")
             self._blobs.delete_unchanged(left)
 
     def breaks_off(self, row: Record) -> None:
-        """Say, before the row goes, that whoever uploads it may still store files some day."""
+        """Note, before the row is deleted, that its upload may still wake up and store files."""
         if row.values.get("status") == "uploading":
             self._notes.note_broken_off(row.key)
 
     def take_back(self, row: Record) -> None:
         """Best effort: a store that is away keeps a row that says who began, for 'delete'.
 
-        The row goes last: it keeps others from filling the folder that is being emptied. Files
+        The row is deleted last: it keeps others from filling the folder meanwhile. Files
         that cannot be reached now are cleared away by the next upload of that name.
         """
         upload = records_of(row.values).get(UPLOAD, StageRecord())
@@ -290,20 +290,19 @@ class Uploader:
                 return None
             raise NameTaken(name=name, experiment=self._experiment)
         if upload.expires > self._clock():
-            reason = (
-                f"{upload.owner or 'somebody'} uploads it; if that ended: edgeloop delete {name}"
-            )
+            owner = upload.owner or "another process"
+            reason = f"{owner} uploads it; if that ended: edgeloop delete {name}"
             raise ModelBusy(name=name, reason=reason)
         self.breaks_off(row)
-        kept = {column: row.values[column] for column in OF_A_SEARCH if column in row.values}
+        of_search = {column: row.values[column] for column in OF_A_SEARCH if column in row.values}
         cleared: dict[str, Value | None] = dict.fromkeys(row.values)
-        return self._promote(row, {**cleared, **kept, **reserved})
+        return self._promote(row, {**cleared, **of_search, **reserved})
 
     def _promote(self, row: Record, columns: Changes) -> Record:
         try:
             return self._models.update(row, columns)
         except RowChanged:
-            raise ModelBusy(name=row.key, reason="somebody else took over its upload") from None
+            raise ModelBusy(name=row.key, reason="another upload of that name took over") from None
 
     def _reserved(
         self, name: str, file: OnnxFile, options: UploadOptions, token: str
@@ -346,7 +345,7 @@ class Uploader:
 
 
 def _tell_wait(file: OnnxFile, known: Record | None) -> None:
-    """On stderr, unless whoever uses this as a library says otherwise."""
+    """Logged: shown on stderr, unless a program configures it otherwise."""
     who = f" by {known.values.get('node')} as {known.key}" if known is not None else ""
     limit = f"waiting for that, at most {UPLOAD_PATIENCE_S:.0f} s"
     _LOG.warning("%s: the same content is being uploaded%s; %s", file.path.name, who, limit)
@@ -357,8 +356,9 @@ class ContentNotes:
 
     The note comes before the row, and an insert can be won by one only: so of any number of
     machines that upload a file at once, one stores it. Until its row is in, a note says `begun`.
-    Whoever finds one whose row does not come takes it over, by compare-and-set: its owner died. One
-    that was only slow learns that when it confirms its note, after its row, and takes the row back.
+    If its row does not come, its owner died, and another upload takes the note over by
+    compare-and-set. An owner that was only slow learns that when it confirms its note, after its
+    row, and takes the row back.
 
     Names whose upload never ended have a note too; see `Uploader._place`.
     """
@@ -373,29 +373,28 @@ class ContentNotes:
         self, content: str, name: str | None, token: str, known: Record | None
     ) -> Record | None:
         """The note as ours: a new one, or the one that is known, whose model is gone or will not
-        come. None: somebody else was faster."""
+        come. None: another upload was faster."""
         values: Changes = {"model": name, "token": token, "begun": True}
         with contextlib.suppress(RowExists, RowChanged):
             if known is not None:
                 return self._notes.update(known, values)
             return self._notes.insert(_note_key(content), merged({}, values))
-        found = self.get(content)  # a library may say a write again whose answer was lost
-        return found if found is not None and found.values.get("token") == token else None
+        note = self.get(content)  # a library may repeat a write whose answer was lost
+        return note if note is not None and note.values.get("token") == token else None
 
     def confirm(self, note: Record, model: str) -> bool:
-        """Our row is in. False: somebody else has taken the note over."""
+        """Our row is in. False: another upload has taken the note over."""
         values: Changes = {"model": model, "begun": None}
         with contextlib.suppress(RowChanged):
             self._notes.update(note, values)
             return True
         token = note.values["token"]
         with contextlib.suppress(RowExists):
-            if (
-                self._notes.get(note.key) is None
-            ):  # a clean-up took it for one of a model that is gone
+            # A clean-up may have taken it for the note of a model that is gone.
+            if self._notes.get(note.key) is None:
                 self._notes.insert(note.key, {"model": model, "token": token})
-        found = self._notes.get(note.key)
-        return found is not None and found.values.get("token") == token
+        latest = self._notes.get(note.key)
+        return latest is not None and latest.values.get("token") == token
 
     def withdraw(self, note: Record | None) -> None:
         """Our row will not come."""

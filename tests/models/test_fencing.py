@@ -117,7 +117,7 @@ def test_a_delete_that_froze_keeps_the_row_that_a_later_delete_needs(
     scene.me().upload(scene.old, "net")
     # The first listing is made before the row is marked, the second one afterwards.
     scene.freeze("list", lambda: scene.freeze("list", replace_and_begin_to_delete))
-    with pytest.raises(ModelBusy, match="somebody else deletes it too"):
+    with pytest.raises(ModelBusy, match="another command is deleting it, too"):
         scene.me().delete("net")
     scene.them().delete("net")
     assert list(scene.theirs.blobs.list("default/net/")) == []
