@@ -79,9 +79,11 @@ class SecretScan:
     def stream(self, file: IO[bytes], name: str) -> Iterator[Leak]:
         """Of anything that can be read once."""
         count, line, before = 0, 1, b""
-        while piece := file.read(PIECE_BYTES):
+        piece = file.read(PIECE_BYTES)
+        while piece:
             text = before + piece
-            for leak in self._piece(text, name, line, len(before)):
+            piece = file.read(PIECE_BYTES)
+            for leak in self._piece(text, name, line, len(before), is_last=not piece):
                 yield leak
                 count += 1
                 if count >= MOST_PER_FILE:
@@ -94,7 +96,7 @@ class SecretScan:
         for folder in sorted(Path("/proc").glob("[0-9]*")):
             with suppress(OSError):
                 content = (folder / "cmdline").read_bytes().replace(b"\0", b" ")
-                yield from self._piece(content, f"process {folder.name}", 1, 0)
+                yield from self._piece(content, f"process {folder.name}", 1, 0, is_last=True)
 
     def _files(self, folder: Path) -> Iterator[Path]:
         for place, folders, names in os.walk(folder):
@@ -138,15 +140,18 @@ class SecretScan:
             if room <= 0:
                 return
 
-    def _piece(self, content: bytes, name: str, line: int, known: int) -> Iterator[Leak]:
-        """What ends after the first `known` bytes, which were searched before."""
+    def _piece(
+        self, content: bytes, name: str, line: int, searched: int, is_last: bool
+    ) -> Iterator[Leak]:
+        """Leaks that end after the first `searched` bytes, which the piece before had, too."""
         text = content.decode("latin-1")
         spans = [(match.start, match.end, match.kind) for match in find_secrets(text)]
         spans += self._literals(text)
         spans = [span for span in spans if not is_placeholder(text[span[0] : span[1]])]
         masked = ""
         for start, end, kind in sorted(spans):
-            if end <= known:
+            # One that reaches the end may be only the beginning of a secret: the next piece tells.
+            if end < searched or (end == len(text) and not is_last):
                 continue
             begins = text.rfind("\n", max(0, start - _CONTEXT), start) + 1
             begins = begins or max(0, start - _CONTEXT)
