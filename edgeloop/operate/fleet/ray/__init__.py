@@ -1,6 +1,7 @@
 """Fleets on Ray: detached actors that keep runners alive, one for each runner and one for the
 supervisor.
 
-What runs on nodes before they are ready for Edgeloop needs only Ray and the standard library, so
-nothing is imported here before it is used.
+A walk: `submit.py` on the laptop sends a job, whose program `start.py` creates the actor of
+`node.py` on a node, which keeps `supervise.py` alive. `start.py` and `node.py` run before a node is
+ready for Edgeloop, so they need only Ray and the standard library.
 """
