@@ -384,7 +384,7 @@ def test_a_database_that_is_away_again_and_again_delays_and_loses_nothing(
             server.start()
 
     monkeypatch.setattr(
-        "edgeloop.search.study.time", SimpleNamespace(monotonic=time.monotonic, sleep=pause)
+        "edgeloop._util.retry.time", SimpleNamespace(monotonic=time.monotonic, sleep=pause)
     )
 
     def hear(event: Event) -> None:
@@ -438,7 +438,7 @@ def test_a_candidate_that_was_written_down_in_the_moment_the_database_went_is_no
 
     monkeypatch.setattr(study, "propose", propose)
     monkeypatch.setattr(
-        "edgeloop.search.study.time",
+        "edgeloop._util.retry.time",
         SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: None),
     )
     table = Candidates(open_store(location).models("toys"), "toys")
