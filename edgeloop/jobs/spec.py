@@ -447,9 +447,10 @@ class JobKey:
 def job_key(name: str, reads: Any, default: Any, about: str, **more: Any) -> Any:
     """A field of `JobSpec` that is a key of a job file. A callable makes the default."""
     metadata = {"key": JobKey(name, reads, default, about, **more)}
+    is_shown = name != "variables"  # their values may be secret
     if callable(default):
-        return field(default_factory=default, metadata=metadata)
-    return field(default=default, metadata=metadata)
+        return field(default_factory=default, metadata=metadata, repr=is_shown)
+    return field(default=default, metadata=metadata, repr=is_shown)
 
 
 def _written_resources(spec: JobSpec) -> dict[str, object]:
