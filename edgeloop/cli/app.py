@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from edgeloop._util.redact import redact
 from edgeloop._util.values import suggestion
 from edgeloop._version import __version__
 from edgeloop.cli.terminal import INTERRUPTED, hinting, one_line, printable, sentence_of, shown
@@ -193,6 +192,8 @@ def _interrupted(context: click.Context) -> SystemExit:
 
 
 def _report(sentence: str) -> int:
+    from edgeloop._util.redact import redact
+
     if "--debug" in sys.argv:
         click.echo(redact(traceback.format_exc()), err=True)
     click.echo(one_line(redact(sentence)), err=True)
