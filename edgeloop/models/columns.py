@@ -120,7 +120,7 @@ COLUMNS: dict[str, Column] = {}
 _NAMES_SHOWN: dict[str, str] = {}
 
 
-def register_columns(*columns: Column) -> None:
+def register_columns(columns: Iterable[Column]) -> None:
     """Add columns to the table."""
     for column in columns:
         COLUMNS[column.name] = column
@@ -130,7 +130,7 @@ def register_columns(*columns: Column) -> None:
 
 # The table of Microsoft Archai's face-segmentation tools: these columns keep their names and their
 # meaning forever. Those of Edgeloop follow `error`.
-register_columns(
+_OF_ARCHAI = (
     Column(
         "name",
         "text",
@@ -323,38 +323,41 @@ register_columns(
         weight=50,
     ),
 )
+register_columns(_OF_ARCHAI)
 
 SCORE_COLUMNS = tuple(column.name for column in COLUMNS.values() if column.group == "score")
 
 for _score in SCORE_COLUMNS:
     register_columns(
-        Column(
-            f"{_score}_images",
-            "integer",
-            f"how many test images {_score} is of: a small dataset has fewer than 1k or 10k",
-            stage=_score,
-        ),
-        Column(
-            f"{_score}_set",
-            "text",
-            f"which test images {_score} is of: a digest of their content",
-            stage=_score,
-        ),
-        Column(
-            f"{_score}_low",
-            "number",
-            f"lower end of the 95 % interval of {_score}, by bootstrap over the test images",
-            stage=_score,
-        ),
-        Column(
-            f"{_score}_high",
-            "number",
-            f"upper end of the 95 % interval of {_score}",
-            stage=_score,
-        ),
+        (
+            Column(
+                f"{_score}_images",
+                "integer",
+                f"how many test images {_score} is of: a small dataset has fewer than 1k or 10k",
+                stage=_score,
+            ),
+            Column(
+                f"{_score}_set",
+                "text",
+                f"which test images {_score} is of: a digest of their content",
+                stage=_score,
+            ),
+            Column(
+                f"{_score}_low",
+                "number",
+                f"lower end of the 95 % interval of {_score}, by bootstrap over the test images",
+                stage=_score,
+            ),
+            Column(
+                f"{_score}_high",
+                "number",
+                f"upper end of the 95 % interval of {_score}",
+                stage=_score,
+            ),
+        )
     )
 
-register_columns(
+_OF_EDGELOOP = (
     Column("use_pillow", "boolean", "whether images were prepared with Pillow"),
     Column("error", "text", "the last error, with its stage"),
     Column("since", "text", "time of the last change of status, UTC"),
@@ -618,6 +621,7 @@ register_columns(
     Column("results", "json", "results of searches, by their conditions"),
     Column("stages", "json", "Edgeloop's record of each stage: leases, attempts, files"),
 )
+register_columns(_OF_EDGELOOP)
 
 AGREEMENT_COLUMNS = tuple(c.name for c in COLUMNS.values() if c.group == "agreement")
 LATENCY_COLUMNS = tuple(c.name for c in COLUMNS.values() if c.group == "latency")

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -152,7 +152,7 @@ class Plan:
 STAGES: dict[str, Stage] = {}
 
 
-def register_stages(*stages: Stage) -> None:
+def register_stages(stages: Iterable[Stage]) -> None:
     """Add stages to the plan. A stage comes after those that it needs."""
     for stage in stages:
         STAGES[stage.name] = stage
@@ -190,7 +190,7 @@ def _f1(name: str, capability: str, priority: Priority, needs: tuple[str, ...]) 
 
 
 _MEASURED = ("convert", "benchmark")
-register_stages(
+_BUILT_IN = (
     Stage(
         "convert",
         "quantize",
@@ -215,6 +215,7 @@ register_stages(
     _f1("f1_1k_f", "device-float", _by_latency(10), _MEASURED),
     _f1("f1_10k", "device-accuracy", _by_latency(100), _MEASURED),
 )
+register_stages(_BUILT_IN)
 
 
 # The column `stages`: who works on a model, how often it was tried, which files came out.

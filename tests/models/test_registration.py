@@ -33,32 +33,25 @@ def weigh(work: Assignment, equipment: Equipment) -> Result:
 @pytest.fixture
 def registered() -> Iterator[None]:
     """The registration itself, forgotten after the test."""
-    register_columns(
-        Column(
-            "energy_j",
-            "number",
-            "joules per inference",
-            stage="weigh",
-            is_result=True,
-            label="energy per inference",
-            short="energy",
-            unit="mJ",
-            factor=1e3,
-            shown="energy_mj",
-            goal="min",
-            weight=79,
-        ),
-        Column("energy_meter", "text", "what measured the energy", stage="weigh"),
+    energy = Column(
+        "energy_j",
+        "number",
+        "joules per inference",
+        stage="weigh",
+        is_result=True,
+        label="energy per inference",
+        short="energy",
+        unit="mJ",
+        factor=1e3,
+        shown="energy_mj",
+        goal="min",
+        weight=79,
     )
-    register_stages(
-        Stage(
-            "weigh",
-            "scales",
-            lambda row: 10,
-            work=f"{__name__}:weigh",
-            in_benchmark_only=True,
-        )
-    )
+    meter = Column("energy_meter", "text", "what measured the energy", stage="weigh")
+    register_columns([energy, meter])
+    work = f"{__name__}:weigh"
+    stage = Stage("weigh", "scales", lambda row: 10, work=work, in_benchmark_only=True)
+    register_stages([stage])
     yield
     del columns.COLUMNS["energy_j"], columns.COLUMNS["energy_meter"]
     del columns._NAMES_SHOWN["energy_mj"], plan.STAGES["weigh"]
