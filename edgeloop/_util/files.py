@@ -222,6 +222,18 @@ def try_lock(path: Path, shared: bool = False) -> int | None:
     return descriptor
 
 
+def is_locked(path: Path) -> bool:
+    """Whether a living process holds this lock for itself. Nothing is created."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    try:
+        return _locked(descriptor, shared=True) is False
+    finally:
+        os.close(descriptor)
+
+
 def own_folder(path: Path) -> Path:
     """The folder, created if necessary, which no other user can enter: one who can open a lock
     file can hold it forever. Raises LocalFileError if it belongs to another user."""

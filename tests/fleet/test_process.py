@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from edgeloop.errors import BadInput, NoSuchDataset
-from edgeloop.operate.fleet.launcher import RunnerOrder
-from edgeloop.operate.fleet.process import RunnerProcess
+from edgeloop.operate.fleet.launcher import RunnerOrder, RunnerProcess
 from edgeloop.operate.fleet.start import prepared, settings_words
 from edgeloop.settings import Settings
 from edgeloop.testing.faces import make_faces
@@ -117,7 +116,7 @@ def test_a_runner_dies_with_whoever_started_it(tmp_path: Path, program: Callable
     script = (
         "import sys, time; from pathlib import Path;"
         "from edgeloop.operate.fleet.launcher import RunnerOrder;"
-        "from edgeloop.operate.fleet.process import RunnerProcess;"
+        "from edgeloop.operate.fleet.launcher import RunnerProcess;"
         f"p = RunnerProcess(RunnerOrder('x', 'y'), {{}}, None, {program('sleep 98765')!r});"
         "p.poll(); print(p.pid, flush=True); time.sleep(99)"
     )

@@ -9,17 +9,15 @@ nothing is left on a machine where nobody looks after it.
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
 import time
 from pathlib import Path
 from types import FrameType
 
-from edgeloop._util.files import try_lock, write_atomic
+from edgeloop._util.files import is_locked, write_atomic
 from edgeloop._util.system import ENDING_SIGNALS
-from edgeloop.operate.fleet.launcher import RunnerOrder
-from edgeloop.operate.fleet.process import RunnerProcess
+from edgeloop.operate.fleet.launcher import RunnerOrder, RunnerProcess
 from edgeloop.settings import whole_environment
 
 ORDER, STATE, ALIVE = "order.json", "state.json", "alive"
@@ -74,15 +72,6 @@ class Keeper:
             if is_locked(self._folder.parent.parent / SUPERVISOR_LOCK):
                 self._supervised_at = now
         return now - self._supervised_at > self._orphan_s
-
-
-def is_locked(path: Path) -> bool:
-    """Whether some process holds the lock for itself."""
-    descriptor = try_lock(path, shared=True)
-    if descriptor is None:
-        return True
-    os.close(descriptor)
-    return False
 
 
 if __name__ == "__main__":

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import json
+import sys
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from typing import Literal
+from pathlib import Path
+
+from edgeloop._util.processes import KeptProcess, ProcessState
+from edgeloop._util.system import python_module
 
 # waiting: the engine has no place for it yet, or is starting it again
-RunnerState = Literal["waiting", "running", "draining", "ended"]
+RunnerState = ProcessState
+NODE_VARIABLE = "EDGELOOP_NODE"
+GRACE_S, AFTER_GRACE_S = 30.0, 30.0
 
 
 @dataclass(frozen=True)
@@ -35,6 +43,13 @@ class RunnerOrder:
         device = ("--device", self.device) if self.device else ()
         return ("--experiment", self.experiment, *cpus, *device, *self.words)
 
+    @property
+    def grace_s(self) -> float:
+        """How long the runner may take to finish its stage; it ends itself after that."""
+        with suppress(ValueError, IndexError):
+            return float(self.words[self.words.index("--grace") + 1])
+        return GRACE_S
+
     def to_json(self) -> str:
         return json.dumps(asdict(self))
 
@@ -43,6 +58,33 @@ class RunnerOrder:
         fields = json.loads(text)
         fields["words"] = tuple(fields.get("words", ()))
         return cls(**fields)
+
+
+class RunnerProcess(KeptProcess):
+    """One runner as a process of this machine; the local keeper and Ray's actor hold one each. A
+    `command` is kept alive instead of the runner, until it ends with exit code 0."""
+
+    def __init__(
+        self,
+        order: RunnerOrder,
+        environ: Mapping[str, str],
+        log: Path | None = None,
+        python: str = sys.executable,
+        cwd: Path | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        command: Sequence[str] = (),
+    ) -> None:
+        self.python = python
+        runner = python_module("edgeloop.operate.fleet.start", *order.arguments, python=python)
+        super().__init__(
+            command or runner,
+            {**environ, NODE_VARIABLE: order.id},
+            log,
+            cwd,
+            grace_s=order.grace_s + AFTER_GRACE_S,
+            until_success=bool(command),
+            clock=clock,
+        )
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgeloop._util.files import try_lock, wait_for_lock, write_atomic
+from edgeloop._util.files import is_locked, try_lock, wait_for_lock, write_atomic
+from edgeloop._util.processes import last_line, reaped, start_detached
 from edgeloop._util.redact import redact
 from edgeloop._util.system import available_cpus, python_module
 from edgeloop.errors import BadInput, ComputeUnavailable, EdgeloopError
@@ -35,10 +36,8 @@ from edgeloop.operate.fleet.keeper import (
     ORPHAN_S,
     STATE,
     SUPERVISOR_LOCK,
-    is_locked,
 )
 from edgeloop.operate.fleet.launcher import Launcher, RunnerOrder, RunnerState, StartedSupervisor
-from edgeloop.operate.fleet.process import last_line
 from edgeloop.operate.fleet.records import FleetRecord
 from edgeloop.operate.fleet.supervisor import supervise
 from edgeloop.settings import Settings, state_folder, whole_environment
@@ -72,17 +71,13 @@ def start_supervisor(settings: Settings, record: FleetRecord) -> StartedSupervis
         log = folder / "supervisor.log"
         if log.is_file() and log.stat().st_size > _LARGEST_LOG_BYTES:
             log.replace(log.with_suffix(".old.log"))
-        with log.open("ab") as output:
-            before = output.tell()
-            process = subprocess.Popen(  # noqa: S603 - a list of arguments, no shell
-                python_module("edgeloop.operate.fleet.local", record.name),
-                cwd=settings.project,
-                env={**whole_environment(), "EDGELOOP_STORE": location_text(settings.location)},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
+        before = log.stat().st_size if log.is_file() else 0
+        process = start_detached(
+            python_module("edgeloop.operate.fleet.local", record.name),
+            {**whole_environment(), "EDGELOOP_STORE": location_text(settings.location)},
+            log,
+            cwd=settings.project,
+        )
     except OSError as error:
         reason = f"{folder}: {error.strerror or error}"
         raise ComputeUnavailable(compute="local", reason=reason) from None
@@ -123,17 +118,13 @@ class LocalLauncher(Launcher):
             write_atomic(folder / ORDER, order.to_json())
             log = self._logs / f"{order.id}.log"
             words = [str(folder), str(log), str(self._orphan_s)]
-            with log.open("ab") as output:
-                process = subprocess.Popen(  # noqa: S603 - a list of arguments, no shell
-                    python_module("edgeloop.operate.fleet.keeper", *words),
-                    cwd=self._settings.project,
-                    env=whole_environment(),
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    pass_fds=(lock,),
-                    start_new_session=True,
-                )
+            process = start_detached(
+                python_module("edgeloop.operate.fleet.keeper", *words),
+                whole_environment(),
+                log,
+                cwd=self._settings.project,
+                lock=lock,
+            )
             self._started.append(process)
         except OSError as error:
             shutil.rmtree(folder, ignore_errors=True)
@@ -142,7 +133,7 @@ class LocalLauncher(Launcher):
             os.close(lock)  # the keeper has it now
 
     def states(self) -> Mapping[str, RunnerState]:
-        self._started = [process for process in self._started if process.poll() is None]
+        self._started = reaped(self._started)
         found: dict[str, RunnerState] = {}
         for folder in self._folders():
             if is_locked(folder / ALIVE):

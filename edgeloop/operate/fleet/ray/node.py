@@ -31,8 +31,7 @@ from typing import Any
 from edgeloop._util.files import file_lock, home_folder, kept_in_use, mark_used
 from edgeloop._util.system import python_module
 from edgeloop.errors import BadInput, Conflict, EdgeloopError
-from edgeloop.operate.fleet.launcher import RunnerOrder
-from edgeloop.operate.fleet.process import RunnerProcess
+from edgeloop.operate.fleet.launcher import RunnerOrder, RunnerProcess
 
 _PACKAGE = Path(__file__).parents[4]
 _INSTALL_LIMIT_S = 3600.0
