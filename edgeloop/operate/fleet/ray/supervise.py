@@ -103,10 +103,6 @@ def _report(shipment: Shipment) -> None:
         ray.get_actor(SUPERVISOR, namespace=shipment.namespace).is_ready.remote()
 
 
-if __name__ == "__main__":
-    main()
-
-
 # Runners as detached actors of a Ray cluster, placed by the CPUs and boards that they need.
 #
 # An actor's name holds the whole order, so that a supervisor that was started again, on whatever
@@ -323,3 +319,7 @@ def _order(name: str) -> RunnerOrder | None:
 def _is_board(name: str) -> bool:
     """Whether a resource of a node is a board that is plugged into it."""
     return ":" in name.strip(":") and is_board(name)
+
+
+if __name__ == "__main__":
+    main()
