@@ -166,7 +166,7 @@ def test_only_the_settings_read_the_environment():
     # The workspace of Azure ML takes its names from the variables that Azure ML sets.
     allowed = ("paths.py", "_util/system.py", "jobs/computes/azureml/workspace.py")
     # A fleet prepares a node of Ray before there is anything that could read settings.
-    allowed += ("node/identity.py", "node/clouds.py", "jobs/computes/waiting.py")
+    allowed += ("node/identity.py", "node/clouds.py", "jobs/computes/queue.py")
     allowed += ("operate/fleet/ray/node.py",)
     found = {name_of(file) for file in FILES if any(map(reads_environment, nodes_of(file)))}
     readers = {name for name in found if Path(name).name not in ("settings.py", "environment.py")}

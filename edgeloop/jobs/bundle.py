@@ -53,6 +53,7 @@ _WAITER_FILES = (
     "_util/retry.py",
     "_util/system.py",
     "_util/values.py",
+    "jobs/computes/queue.py",
     "jobs/computes/waiting.py",
     "node/ticket.py",
     "store/base.py",

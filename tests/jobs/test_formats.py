@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from edgeloop.jobs.computes import Resources
-from edgeloop.jobs.computes.waiting import Capacity, JobQueue
+from edgeloop.jobs.computes.queue import Capacity, JobQueue
 from edgeloop.jobs.records import RunRecords
 from edgeloop.node.environment import Scratch, SupervisorNote
 from edgeloop.node.ticket import (

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from edgeloop.errors import BadInput, BadName, BadSetting, ComputeUnavailable, Infeasible
-from edgeloop.jobs.computes import Resources, base, compute_kinds, make_compute, waiting
-from edgeloop.jobs.computes.waiting import interpreter, job_environment
+from edgeloop.jobs.computes import Resources, base, compute_kinds, make_compute, queue
+from edgeloop.jobs.computes.queue import interpreter, job_environment
 from edgeloop.node.ticket import log_key, outputs_folder
 from edgeloop.testing.contracts.compute import (
     HOLD,
@@ -289,7 +289,7 @@ def test_the_active_environment_may_have_another_python(
 
 def test_a_stopped_process_that_holds_the_lock_is_named(compute, monkeypatch):
     compute.check(Resources())
-    monkeypatch.setattr(waiting, "_LOCK_LIMIT_S", 0.1)
+    monkeypatch.setattr(queue, "_LOCK_LIMIT_S", 0.1)
     with compute._queue._locked(), pytest.raises(ComputeUnavailable, match="a stopped process"):
         compute.cancel(["anything"])
 

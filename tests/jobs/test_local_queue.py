@@ -16,7 +16,7 @@ import pytest
 
 from edgeloop.errors import ComputeUnavailable
 from edgeloop.jobs.computes import Resources, make_compute, waiting
-from edgeloop.jobs.computes.waiting import UNREADABLE, Capacity, JobQueue, QueueEntry
+from edgeloop.jobs.computes.queue import UNREADABLE, Capacity, JobQueue, QueueEntry
 from edgeloop.testing.contracts.compute import LIMIT_S, JobHarness
 from tests.peers.process import wait_until
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edgeloop.jobs.computes import Resources
-from edgeloop.jobs.computes.waiting import Allocation, Capacity, allocate
+from edgeloop.jobs.computes.queue import Allocation, Capacity, allocate
 
 MACHINE = Capacity(4.0, ("3", "5"), 8_000, {"board": 1.0})
 

@@ -9,12 +9,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Annotated, cast
 
+from edgeloop._util.processes import reaped, signal_process, start_detached
 from edgeloop._util.schema import Amount, key
-from edgeloop._util.system import available_cpus, physical_memory_bytes, start_time
+from edgeloop._util.system import available_cpus, physical_memory_bytes
 from edgeloop._util.values import BYTES, Reads, number, shown
 from edgeloop.errors import BadInput, ComputeRefused, ComputeUnavailable, Infeasible
 from edgeloop.jobs.bundle import waiter_file
@@ -25,7 +26,7 @@ from edgeloop.jobs.computes.base import (
     ObservedState,
     order_variables,
 )
-from edgeloop.jobs.computes.waiting import (
+from edgeloop.jobs.computes.queue import (
     ENDED_RUNNING,
     ENDED_WAITING,
     WRAPPERS,
@@ -37,11 +38,11 @@ from edgeloop.jobs.computes.waiting import (
     QueueSnapshot,
     gpu_names,
     job_environment,
-    job_of,
     listed,
     missing,
     totals_of,
 )
+from edgeloop.jobs.computes.waiting import job_of
 from edgeloop.node.environment import NodeEnvironment, Scratch, check_job_id
 from edgeloop.node.ticket import Resources, State
 from edgeloop.store import Blobs
@@ -125,7 +126,7 @@ class LocalCompute(Compute):
 
     def states(self, jobs: Sequence[str]) -> dict[str, ObservedState]:
         # A long-running program such as the portal is the parent of jobs that ended.
-        self._started = [process for process in self._started if process.poll() is None]
+        self._started = reaped(self._started)
         snapshot = self._queue.snapshot()
         return {job: self._observed(job, snapshot) for job in jobs}
 
@@ -134,10 +135,8 @@ class LocalCompute(Compute):
             self._queue.create()
             running = self._queue.cancel(jobs)
         for entry in running:
-            # The process is opened first and then checked, so that its number cannot be reused.
-            with contextlib.suppress(ProcessLookupError), _process(entry.pid) as send:
-                if self._queue.is_alive(entry.job) and start_time(entry.pid) == entry.born:
-                    send(signal.SIGTERM)
+            if self._queue.is_alive(entry.job):
+                signal_process(entry.pid, entry.born, signal.SIGTERM)
 
     def logs(self, job: str) -> str:
         try:
@@ -176,28 +175,18 @@ class LocalCompute(Compute):
         return Capacity(cpus, gpus, memory, self._custom)
 
     def _spawn(self, name: str, lock: int, wrapper: Path, variables: Mapping[str, str]) -> None:
-        """In a session of its own, so that the terminal may close. What it prints before the
-        wrapper takes over is kept; the command's own output is stored by the wrapper."""
-        waiter = waiter_file(self._queue.folder / WRAPPERS)
-        with self._queue.log(job_of(name)).open("ab") as log:
-            process = subprocess.Popen(  # noqa: S603
-                [
-                    sys.executable,
-                    "-I",
-                    "-S",
-                    str(waiter),
-                    str(self._queue.folder),
-                    name,
-                    str(wrapper),
-                ],
-                cwd=self._queue.folder,
-                env=variables,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=log,
-                pass_fds=(lock,),
-                start_new_session=True,
-            )
+        """What it prints before the wrapper takes over is kept; the command's own output is stored
+        by the wrapper."""
+        folder = self._queue.folder
+        program = [sys.executable, "-I", "-S", str(waiter_file(folder / WRAPPERS))]
+        process = start_detached(
+            [*program, str(folder), name, str(wrapper)],
+            variables,
+            self._queue.log(job_of(name)),
+            cwd=folder,
+            lock=lock,
+            only_errors=True,
+        )
         self._started.append(process)
 
     def _observed(self, job: str, snapshot: QueueSnapshot) -> ObservedState:
@@ -235,16 +224,3 @@ def _is_whole(wrapper: Path) -> bool:
         return hashlib.sha256(wrapper.read_bytes()).hexdigest() == wrapper.stem
     except OSError:
         return False
-
-
-@contextlib.contextmanager
-def _process(pid: int) -> Iterator[Callable[[int], None]]:
-    """A function that signals this process. Raises ProcessLookupError if it does not exist."""
-    if not hasattr(os, "pidfd_open"):  # not Linux: its start time, checked afterwards, must do
-        yield lambda number: os.kill(pid, number)
-        return
-    handle = os.pidfd_open(pid)
-    try:
-        yield lambda number: signal.pidfd_send_signal(handle, number)
-    finally:
-        os.close(handle)

@@ -33,7 +33,7 @@ from edgeloop.jobs.computes.base import (
     for_each,
     order_variables,
 )
-from edgeloop.jobs.computes.waiting import listed, missing
+from edgeloop.jobs.computes.queue import listed, missing
 from edgeloop.node.ticket import ORDER_VARIABLE, Resources, State
 
 if TYPE_CHECKING:

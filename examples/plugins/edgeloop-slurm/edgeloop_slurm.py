@@ -29,7 +29,7 @@ from edgeloop.jobs.computes.base import (
     ObservedState,
     order_variables,
 )
-from edgeloop.jobs.computes.waiting import listed, missing
+from edgeloop.jobs.computes.queue import listed, missing
 from edgeloop.node.ticket import State
 
 LIMIT_S = 60.0

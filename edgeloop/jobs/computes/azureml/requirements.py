@@ -37,7 +37,7 @@ from edgeloop.jobs.computes.azureml.resources import (
 )
 from edgeloop.jobs.computes.azureml.workspace import WorkspaceAddress, WorkspaceKeys, find_workspace
 from edgeloop.jobs.computes.base import JobOrder
-from edgeloop.jobs.computes.waiting import missing
+from edgeloop.jobs.computes.queue import missing
 from edgeloop.node.ticket import Resources
 from edgeloop.settings import AZUREML, Settings, read_project_files
 from edgeloop.store.location import AzureLocation, PostgresLocation, SqliteLocation, open_blobs
