@@ -154,8 +154,8 @@ class SecretKind:
     is one, is the part to hide."""
 
     name: str
-    marks: tuple[str, ...]  # a text without any of these, in lower case, has none
-    regex: re.Pattern[str]
+    marks: str  # a text without any of these words, in lower case, has none
+    regex: str
 
 
 @dataclass(frozen=True)
@@ -170,75 +170,71 @@ class Match:
         return whole[self.start : self.end]
 
 
-def _kind(name: str, marks: str, regex: str) -> SecretKind:
-    return SecretKind(name, tuple(marks.split()), re.compile(regex))
-
-
 KINDS = (
-    _kind("private key", "private", rf"(?P<secret>{_BEGIN}[^-]{{0,4000}})"),
-    _kind("age key", "age-secret-key-1", r"AGE-SECRET-KEY-1[A-Z0-9]{40,80}"),
-    _kind(
+    SecretKind("private key", "private", rf"(?P<secret>{_BEGIN}[^-]{{0,4000}})"),
+    SecretKind("age key", "age-secret-key-1", r"AGE-SECRET-KEY-1[A-Z0-9]{40,80}"),
+    SecretKind(
         "storage account key",
         "accountkey sharedaccesskey",
         r"(?i)\b(?:AccountKey|SharedAccessKey)\s?=\s?(?P<secret>[A-Za-z0-9+/]{20,120}={0,2})",
     ),
-    _kind(
+    SecretKind(
         "shared access signature",
         "sig=",
         r"(?i)(?:[?&;]|\b|\\u0026)sig=(?P<secret>[A-Za-z0-9%+/_-]{20,200}={0,2})",
     ),
-    _kind(
+    SecretKind(
         "signed S3 or Google address",
         "signature=",
         r"(?i)\bX-(?:Amz|Goog)-Signature=(?P<secret>[0-9a-f]{32,1024})",
     ),
-    _kind(
+    SecretKind(
         "session token",
         "x-amz-security-token=",
         r"(?i)\bX-Amz-Security-Token=(?P<secret>[A-Za-z0-9%+/=_-]{20,2000})",
     ),
-    _kind(
+    SecretKind(
         "AWS secret key",
         "secret_access_key secretaccesskey secret_key secretkey",
         r"(?i:aws_?secret_?key|secret_?access_?key)[\"'\])]{0,3}\s{0,5}[:=,]\s{0,5}[\"']?"
         r"(?P<secret>[A-Za-z0-9/+]{40})(?![A-Za-z0-9/+=])",
     ),
-    _kind("AWS access key", "akia asia", r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"),
-    _kind("Google API key", "aiza", r"\bAIza[0-9A-Za-z_-]{35}\b"),
-    _kind("Google OAuth token", "ya29.", r"\bya29\.[0-9A-Za-z_-]{20,1000}"),
-    _kind(
+    SecretKind("AWS access key", "akia asia", r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"),
+    SecretKind("Google API key", "aiza", r"\bAIza[0-9A-Za-z_-]{35}\b"),
+    SecretKind("Google OAuth token", "ya29.", r"\bya29\.[0-9A-Za-z_-]{20,1000}"),
+    SecretKind(
         "GitHub token",
         "ghp_ gho_ ghu_ ghs_ ghr_ github_pat_",
         r"(?<!\w)(?:gh[pousr]_|github_pat_)[A-Za-z0-9_]{20,255}",
     ),
-    _kind("GitLab token", "glpat-", r"\bglpat-[A-Za-z0-9_-]{20,100}"),
-    _kind("Hugging Face token", "hf_", r"\bhf_[A-Za-z0-9]{30,100}\b"),
-    _kind("Slack token", "xox", r"\bxox[abeoprs]-[A-Za-z0-9-]{10,200}"),
-    _kind("PyPI token", "pypi-", r"\bpypi-[A-Za-z0-9_-]{50,300}"),
-    _kind("npm token", "npm_", r"\bnpm_[A-Za-z0-9]{36}\b"),
-    _kind("Databricks token", "dapi", r"\bdapi[0-9a-f]{32}\b"),
-    _kind("API key", "sk-", r"\bsk-(?=[A-Za-z_-]{0,60}[0-9])[A-Za-z0-9_-]{20,200}"),
-    _kind(
+    SecretKind("GitLab token", "glpat-", r"\bglpat-[A-Za-z0-9_-]{20,100}"),
+    SecretKind("Hugging Face token", "hf_", r"\bhf_[A-Za-z0-9]{30,100}\b"),
+    SecretKind("Slack token", "xox", r"\bxox[abeoprs]-[A-Za-z0-9-]{10,200}"),
+    SecretKind("PyPI token", "pypi-", r"\bpypi-[A-Za-z0-9_-]{50,300}"),
+    SecretKind("npm token", "npm_", r"\bnpm_[A-Za-z0-9]{36}\b"),
+    SecretKind("Databricks token", "dapi", r"\bdapi[0-9a-f]{32}\b"),
+    SecretKind("API key", "sk-", r"\bsk-(?=[A-Za-z_-]{0,60}[0-9])[A-Za-z0-9_-]{20,200}"),
+    SecretKind(
         "JSON web token",
         "eyj",
         r"(?<![\w-])eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{5,}\.[A-Za-z0-9_-]*",
     ),
-    _kind(
+    SecretKind(
         "bearer token",
         "bearer",
         r"(?i)\bauthorization\"?\s?[:=]\s?\"?Bearer (?P<secret>[A-Za-z0-9._~+/=-]{16,2000})",
     ),
-    _kind(
+    SecretKind(
         "password in an address",
         "://",
         r"\b[a-z][a-z0-9+.-]{1,20}://[^\s:/@\"'<>{}$*]{0,100}:(?P<secret>[^\s/@\"'<>{}$*]{3,200})@",
     ),
-    _kind(
+    SecretKind(
         "password",
         "password= pwd= passwd=",
         r"(?i)\b(?:password|passwd|pwd)=(?P<secret>[^\s;&\"'<>{}$*\\]{6,200})",
     ),
-    _kind(
+    SecretKind(
         "secret in an assignment",  # to a name that says so, of a text that is no word
         "secret token key password passwd",
         r"(?i:(?:[_-]|\b)(?:secret|token|(?:api|access|secret)_?key|passw(?:or)?d))"
@@ -254,10 +250,10 @@ def find_secrets(text: str) -> Iterator[Match]:
     lower = text.lower()
     taken: list[tuple[int, int]] = []  # sorted, and none overlaps another
     for kind in KINDS:
-        if not any(mark in lower for mark in kind.marks):
+        if not any(mark in lower for mark in kind.marks.split()):
             continue
-        group = "secret" if "secret" in kind.regex.groupindex else 0
-        for found in kind.regex.finditer(text):
+        group = "secret" if "(?P<secret>" in kind.regex else 0
+        for found in re.finditer(kind.regex, text):
             start, end = found.span(group)
             around = text[max(0, start - 100) : end]
             if kind.name == "private key" and not holds_private_key(around.encode()):
