@@ -64,6 +64,7 @@ class Stage:
         count: How many runs a row has.
         enough: Whether more runs would only repeat the first.
         in_benchmark_only: Whether models uploaded with `--benchmark-only` go through it.
+        uses_all_cpus: Whether runners of one machine do it in turns.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Stage:
     count: Callable[[Values], int] | None = None
     enough: Callable[[Values], bool] | None = None
     in_benchmark_only: bool = False
+    uses_all_cpus: bool = False
 
     @property
     def is_on_device(self) -> bool:
@@ -198,6 +200,7 @@ _BUILT_IN = (
         work="edgeloop.runner.stages.convert:convert",
         artefacts=("*.dlc", "*.info.csv"),
         in_benchmark_only=True,
+        uses_all_cpus=True,
     ),
     Stage(
         "benchmark",

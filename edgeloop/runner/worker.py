@@ -414,8 +414,8 @@ class Worker:
         with prepared.held:
             try:
                 self._begin_in_turn(prepared)
-                is_heavy = work.stage == "convert"
-                turn = self._context.cpus.turn(self._stopping) if is_heavy else None
+                in_turns = self._workspace.plan[work.stage].uses_all_cpus
+                turn = self._context.cpus.turn(self._stopping) if in_turns else None
                 with turn or contextlib.nullcontext():
                     result = perform(work, self.equipment)
                 self._hand_in(prepared, result)
