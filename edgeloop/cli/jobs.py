@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from edgeloop.cli.app import common_options, open_jobs, say_if_new, workspace_option, yes_option
 from edgeloop.cli.job_views import VIEWS, ChosenJobs, jobs_argument, selecting_options
 from edgeloop.cli.terminal import INTERRUPTED, bytes_bar, print_json, shown
-from edgeloop.jobs.spec import JobOption, job_keys, parse_sweep, read_spec, spec_of_script
 
 if TYPE_CHECKING:
     from edgeloop.jobs.client import Jobs
     from edgeloop.jobs.records import Run
-    from edgeloop.jobs.spec import JobSpec
+    from edgeloop.jobs.spec import JobOption, JobSpec
 
 
 # The options that describe a job, shared by `run` and `job submit`.
 
 
-Command = TypeVar("Command", bound=Callable[..., None])
 ARGUMENTS = "edgeloop.arguments"  # where a command finds what came after --
 
 
@@ -49,20 +47,35 @@ def script_arguments() -> tuple[str, ...] | None:
     return found
 
 
-def job_options(command: Command) -> Command:
-    """Those that the keys of a job declare; options win over the file."""
-    options = [
-        _click_option(option) for job_key in job_keys().values() for option in job_key.options
-    ]
-    options.append(
-        click.option("--no-push", is_flag=True, help="Use datasets as they are in the store.")
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+class JobCommand(ScriptCommand):
+    """A command with the options that the keys of a job declare; options win over the file.
+
+    They are made when the command is used: `edgeloop --help` should not wait for them.
+    """
+
+    _job_options: list[click.Parameter] | None = None
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        if self._job_options is None:
+            from edgeloop.jobs.spec import job_keys
+
+            self._job_options = [
+                _click_option(option)
+                for job_key in job_keys().values()
+                for option in job_key.options
+            ]
+        declared = super().get_params(ctx)
+        arguments = [each for each in declared if isinstance(each, click.Argument)]
+        others = [each for each in declared if not isinstance(each, click.Argument)]
+        return [*arguments, *self._job_options, *others]
 
 
-def _click_option(option: JobOption) -> Callable[[Command], Command]:
+no_push_option = click.option(
+    "--no-push", is_flag=True, help="Use datasets as they are in the store."
+)
+
+
+def _click_option(option: JobOption) -> click.Option:
     kind: Any = None
     if option.choices:
         kind = click.Choice(option.choices)
@@ -70,8 +83,8 @@ def _click_option(option: JobOption) -> Callable[[Command], Command]:
         kind = click.IntRange(min=option.least)
     elif option.kind == "number":
         kind = float
-    return click.option(
-        option.flag,
+    return click.Option(
+        [option.flag],
         type=kind,
         metavar=option.metavar,
         multiple=option.multiple,
@@ -82,6 +95,7 @@ def _click_option(option: JobOption) -> Callable[[Command], Command]:
 def spec_from(target: Path, words: Sequence[str], options: dict[str, Any]) -> JobSpec:
     """The job specification from a file, `key=value` overrides and options."""
     from edgeloop.errors import BadInput
+    from edgeloop.jobs.spec import read_spec, spec_of_script
 
     arguments = script_arguments()
     keys = _keys(options)
@@ -97,6 +111,8 @@ def spec_from(target: Path, words: Sequence[str], options: dict[str, Any]) -> Jo
 
 def _keys(options: dict[str, Any]) -> dict[str, object]:
     """The given options as keys of a job specification."""
+    from edgeloop.jobs.spec import job_keys
+
     keys: dict[str, Any] = {}
     for job_key in job_keys().values():
         for option in job_key.options:
@@ -122,6 +138,8 @@ def _value(option: JobOption, given: Any) -> Any:
     if option.kind == "pairs":
         return _pairs(option.flag, given)
     if option.kind == "sweep":
+        from edgeloop.jobs.spec import parse_sweep
+
         return parse_sweep(given)
     if option.multiple:
         return list(given)
@@ -152,10 +170,10 @@ def job() -> None:
     """
 
 
-@job.command(cls=ScriptCommand)
+@job.command(cls=JobCommand)
 @click.argument("target", metavar="SCRIPT|FILE.yaml", type=click.Path(path_type=Path))
 @click.argument("words", metavar="[KEY=VALUE]...", nargs=-1)
-@job_options
+@no_push_option
 @workspace_option
 @click.option("--pipeline", is_flag=True, help="Submit a sweep as one pipeline, if supported.")
 @common_options
@@ -373,10 +391,10 @@ def _teller(as_json: bool) -> Any:
 SECOND_THOUGHTS_S = 3.0
 
 
-@click.command(cls=ScriptCommand)
+@click.command(cls=JobCommand)
 @click.argument("target", metavar="SCRIPT|FILE.yaml", type=click.Path(path_type=Path))
 @click.argument("words", metavar="[KEY=VALUE]...", nargs=-1)
-@job_options
+@no_push_option
 @workspace_option
 @common_options
 def run(
