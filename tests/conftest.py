@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import pytest
 
 from edgeloop.store import Store, open_store, parse_location
@@ -41,6 +42,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     guard.start()
+    # A busy machine is slow, which says nothing about the code: time decides no test.
+    slow = [hypothesis.HealthCheck.too_slow]
+    hypothesis.settings.register_profile("busy", deadline=None, suppress_health_check=slow)
+    hypothesis.settings.load_profile("busy")
     for marker in tiers.MARKERS:
         config.addinivalue_line("markers", marker)
     if config.getoption("--tier") == "unit":
