@@ -521,7 +521,7 @@ def _seconds(option: str, text: str) -> float:
 
 
 METRICS_SHOWN = 5
-_RANKS = {**dict.fromkeys(STATES, 2), **{"running": 0, "preparing": 0, "queued": 0, "failed": 1}}
+_RANKS = {**dict.fromkeys(STATES, 2), "running": 0, "preparing": 0, "queued": 0, "failed": 1}
 
 
 def job_table(

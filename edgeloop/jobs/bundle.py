@@ -157,8 +157,11 @@ def _packed_client() -> str:
 _CLIENT = ("_util.retry", "_util.system", "node.identity", "node.clouds")
 # The user's Python is the first that there is, and runs the command; the wrapper needs 3.8.
 _USUAL = (
-    *("python", "python3", '"$CONDA_PREFIX/bin/python"'),
-    *("/opt/conda/bin/python", "/opt/miniconda/bin/python"),
+    "python",
+    "python3",
+    '"$CONDA_PREFIX/bin/python"',
+    "/opt/conda/bin/python",
+    "/opt/miniconda/bin/python",
 )
 _FIND_PYTHON = """\
 own=

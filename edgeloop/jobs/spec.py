@@ -207,7 +207,9 @@ _PLAIN = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}")
 _REGISTERED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}([:@][A-Za-z0-9._-]+)?")
 _ENDINGS: Mapping[str, Literal["requirements", "conda"]] = {
-    **{".txt": "requirements", ".yml": "conda", ".yaml": "conda"},
+    ".txt": "requirements",
+    ".yml": "conda",
+    ".yaml": "conda",
 }
 _EXPERIMENT = (r"[A-Za-z0-9][A-Za-z0-9_-]{2,39}", "3 to 40 letters, digits, '_' and '-'")
 _TAG = matching(
@@ -226,7 +228,9 @@ _ENVIRONMENT = {
                 "image": {"type": "string", "description": "The name of a container image."},
                 "name": {"type": "string", "description": "One that the compute knows: `faces:3`."},
             },
-            **{"additionalProperties": False, "minProperties": 1, "maxProperties": 1},
+            "additionalProperties": False,
+            "minProperties": 1,
+            "maxProperties": 1,
         },
     ]
 }
@@ -303,7 +307,8 @@ def _data(rule: str, is_output: bool) -> Reads:
             "name": {"type": "string", "description": "Its name in the job."},
             "mode": {"enum": list(modes), "description": "By default the compute chooses."},
         },
-        **{"required": ["url"], "additionalProperties": False},
+        "required": ["url"],
+        "additionalProperties": False,
     }
     several = {"type": "array", "items": {"anyOf": [PLAIN_TEXT.schema, entry]}}
     return Reads(read, {"anyOf": [PLAIN_TEXT.schema, several]})
@@ -382,7 +387,8 @@ def _names(pattern: str, allowed: str) -> Reads:
 
 
 _TAGS = Reads(lambda value: tuple(dict.fromkeys(words(value, _TAG.read))), _SEVERAL)
-_EXTRA = choice("core", "train", "azure", "azureml", "qnn", "portal", "all")
+_EXTRAS = ("core", "train", "azure", "azureml", "qnn", "portal", "all")
+_EXTRA = choice(*_EXTRAS)
 _EDGELOOP = Reads(lambda value: tuple(dict.fromkeys(words(value, _EXTRA.read))), _SEVERAL)
 _NAME = Reads(lambda value: check_job_name(plain_text(value)), PLAIN_TEXT.schema)
 _PATH = Reads(lambda value: Path(plain_text(value)).as_posix(), {"type": "string"})

@@ -195,14 +195,14 @@ class Submission:
         if snapshot.withheld:
             code += f", {snapshot.withheld_note}"
         return SharedUpload(
-            snapshot.digest,
-            tuple(inputs),
-            ensure_wrapper(self.blobs),
-            self.blobs.access(lifetime_s),
-            " · ".join((code, *described)),
-            places,
-            self._send_package() if spec.edgeloop else "",
-            snapshot.exposed(),
+            code=snapshot.digest,
+            inputs=tuple(inputs),
+            wrapper=ensure_wrapper(self.blobs),
+            access=self.blobs.access(lifetime_s),
+            summary=" · ".join((code, *described)),
+            places=places,
+            package=self._send_package() if spec.edgeloop else "",
+            exposed=snapshot.exposed(),
         )
 
     def _send_package(self) -> str:
@@ -520,12 +520,26 @@ class PlaceResolver:
         if parts.kind == "s3":
             options = {"url": f"s3://{parts.container}"}
             return TicketPlace(
-                place.name, place.url, place.mode, "", parts.path, "from_url", options
+                name=place.name,
+                url=place.url,
+                mode=place.mode,
+                variable="",
+                path=parts.path,
+                make="from_url",
+                options=options,
             )
         location, path = self._azure(parts, place)
         access = job_access(location, self.seconds, is_output)
         options = dict(access.options)
-        return TicketPlace(place.name, place.url, place.mode, "", path, access.make, options)
+        return TicketPlace(
+            name=place.name,
+            url=place.url,
+            mode=place.mode,
+            variable="",
+            path=path,
+            make=access.make,
+            options=options,
+        )
 
     def _folder(self, place: RemotePath, parts: UrlParts, is_output: bool) -> TicketPlace:
         if not self.compute.sees_folders:
@@ -535,7 +549,15 @@ class PlaceResolver:
         if is_here and not is_output and not Path(parts.path).exists():
             raise BadJob(where=place.url, reason="there is no such file or folder")
         options = {"folder": parts.path}
-        return TicketPlace(place.name, place.url, place.mode, "", "", "LocalStore", options)
+        return TicketPlace(
+            name=place.name,
+            url=place.url,
+            mode=place.mode,
+            variable="",
+            path="",
+            make="LocalStore",
+            options=options,
+        )
 
     def _with_account(self, parts: UrlParts, place: RemotePath) -> UrlParts:
         """`az://container/path` names no account: the environment's, or the project's."""

@@ -454,8 +454,11 @@ def _azure(
     endpoint = endpoint or f"https://{name}"
     key = _first(
         environ,
-        *("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ACCESS_KEY", "AZURE_STORAGE_MASTER_KEY"),
-        *("AZURE_ACCOUNT_KEY", "AZURE_ACCESS_KEY"),
+        "AZURE_STORAGE_ACCOUNT_KEY",
+        "AZURE_STORAGE_ACCESS_KEY",
+        "AZURE_STORAGE_MASTER_KEY",
+        "AZURE_ACCOUNT_KEY",
+        "AZURE_ACCESS_KEY",
     )
     sas = _first(
         environ,
@@ -465,7 +468,15 @@ def _azure(
         "AZURE_SAS_TOKEN",
     )
     token = None if key or sas else Renewed(lambda: _azure_token(environ))
-    return AzureRemote(endpoint, container, prefix, sas, account, key, token)
+    return AzureRemote(
+        endpoint=endpoint,
+        container=container,
+        prefix=prefix,
+        sas=sas,
+        account=account,
+        key=key,
+        token=token,
+    )
 
 
 def _azure_token(environ: Mapping[str, str]) -> str:
@@ -612,8 +623,17 @@ def _is_true(environ: Mapping[str, str], name: str) -> bool:
 
 _VERSION = "2021-12-02"
 _SIGNED = (
-    *("content-encoding", "content-language", "content-length", "content-md5", "content-type"),
-    *("date", "if-modified-since", "if-match", "if-none-match", "if-unmodified-since", "range"),
+    "content-encoding",
+    "content-language",
+    "content-length",
+    "content-md5",
+    "content-type",
+    "date",
+    "if-modified-since",
+    "if-match",
+    "if-none-match",
+    "if-unmodified-since",
+    "range",
 )
 
 

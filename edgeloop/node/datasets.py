@@ -276,14 +276,14 @@ class Datasets:
         read_only: bool = False,
     ) -> Pull:
         return Pull(
-            self._blobs,
-            _objects_prefix(version.name),
-            version.reference,
-            manifest,
-            index,
-            folder,
-            progress,
-            read_only,
+            _blobs=self._blobs,
+            _prefix=_objects_prefix(version.name),
+            _reference=version.reference,
+            _manifest=manifest,
+            _index=index,
+            _folder=folder,
+            _progress=progress,
+            _read_only=read_only,
         )
 
     def _manifests(self, name: str) -> Manifests:
@@ -440,14 +440,14 @@ class Push:
         key = self._manifests.store(manifest)
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         version = Version(
-            self._ledger.name,
-            head.next_version,
-            key,
-            len(files),
-            manifest.size,
-            now,
-            node,
-            message,
+            name=self._ledger.name,
+            version=head.next_version,
+            manifest=key,
+            files=len(files),
+            bytes=manifest.size,
+            created=now,
+            node=node,
+            message=message,
         )
         versions = (*head.versions, version)
         if self._ledger.append(head, versions, head.next_version + 1, self._journal.id) is None:

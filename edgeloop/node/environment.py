@@ -60,7 +60,7 @@ class NodeEnvironment:
     @classmethod
     def current(cls, environ: Mapping[str, str] = os.environ) -> NodeEnvironment:
         cache = Path(environ.get("EDGELOOP_CACHE") or _cache_base(environ) / "edgeloop")
-        kept = {
+        inherited = {
             name: value if name != _RAY_CONFIG else _without_order(value)
             for name, value in environ.items()
             if name != ORDER_VARIABLE and not name.startswith(_INHERITED)
@@ -72,7 +72,15 @@ class NodeEnvironment:
         python = environ.get("EDGELOOP_PYTHON") or None
         places = {n: path for n, path in environ.items() if n.startswith(PLACE_PREFIX)}
         shared = _usable(environ.get(NODE_CACHE, ""))
-        return cls(cache.absolute(), python, node, kept, number, places, shared)
+        return cls(
+            cache=cache.absolute(),
+            python=python,
+            node=node,
+            variables=inherited,
+            rank=number,
+            places=places,
+            node_cache=shared,
+        )
 
     @property
     def data_cache(self) -> Path:

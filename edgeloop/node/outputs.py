@@ -608,13 +608,13 @@ def recover(
         created = CreatedFiles(scratch.work, scratch.before)
         created.recall()
         JobFinisher(
-            scratch,
-            note.node,
-            log,
-            LogCopier(scratch.log, blobs, scratch.job),
-            OutputCopier(scratch.outputs, created, blobs, scratch.job, log.write_once),
-            created,
-            StateWriter(blobs, scratch.job, progress),
-            patience_s,
+            scratch=scratch,
+            node=note.node,
+            log=log,
+            log_copier=LogCopier(scratch.log, blobs, scratch.job),
+            outputs=OutputCopier(scratch.outputs, created, blobs, scratch.job, log.write_once),
+            created=created,
+            state=StateWriter(blobs, scratch.job, progress),
+            patience_s=patience_s,
         ).finish(outcome)
     return True

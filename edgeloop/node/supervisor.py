@@ -288,14 +288,14 @@ class Supervisor:
         for task in self._tasks.values():
             task.stop()
         return JobFinisher(
-            self._scratch,
-            self._here.node,
-            self._log,
-            self._log_copier,
-            self._outputs,
-            self._created,
-            self._state,
-            self._pace.patience_s,
+            scratch=self._scratch,
+            node=self._here.node,
+            log=self._log,
+            log_copier=self._log_copier,
+            outputs=self._outputs,
+            created=self._created,
+            state=self._state,
+            patience_s=self._pace.patience_s,
         ).finish(outcome)
 
     def _wait_for(self, action: Callable[[], Result]) -> Result:

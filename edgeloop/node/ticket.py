@@ -338,8 +338,12 @@ def check_apart(datasets: Sequence[str]) -> None:
 Value = TypeVar("Value")
 _LARGEST_NUMBER = 1 << 62
 _PLAIN: dict[str, tuple[type, ...]] = {
-    **{"str": (str,), "int": (int,), "float": (int, float), "bool": (bool,)},
-    **{"State": (str,), "datetime": (str,)},
+    "str": (str,),
+    "int": (int,),
+    "float": (int, float),
+    "bool": (bool,),
+    "State": (str,),
+    "datetime": (str,),
 }
 
 

@@ -537,13 +537,13 @@ def azure_blobs(location: AzureLocation, credential: TokenCredential | None = No
         **options,
     )
     return ObjectBlobs(
-        store,
-        str(location),
-        lambda: _make_container(location, credential),
-        lambda seconds: _access(location, credential, seconds),
-        lambda key, seconds: _link(location, credential, key, seconds),
-        lambda: _asked_pause(location, credential),
-        lambda key, version: _delete_if(location, credential, key, version),
+        store=store,
+        description=str(location),
+        make_container=lambda: _make_container(location, credential),
+        make_access=lambda seconds: _access(location, credential, seconds),
+        make_link=lambda key, seconds: _link(location, credential, key, seconds),
+        ask_pause=lambda: _asked_pause(location, credential),
+        delete_if=lambda key, version: _delete_if(location, credential, key, version),
     )
 
 

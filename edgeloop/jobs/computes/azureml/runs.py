@@ -26,8 +26,11 @@ _STATES: Mapping[str, State] = {
     **dict.fromkeys(("notstarted", "starting", "provisioning", "queued", "paused"), "queued"),
     **dict.fromkeys(("preparing",), "preparing"),
     **dict.fromkeys(("running", "finalizing", "notresponding", "cancelrequested"), "running"),
-    **{"completed": "completed", "finished": "completed", "failed": "failed"},
-    **{"canceled": "canceled", "cancelled": "canceled"},
+    "completed": "completed",
+    "finished": "completed",
+    "failed": "failed",
+    "canceled": "canceled",
+    "cancelled": "canceled",
 }
 WAITING = frozenset({"queued", "preparing"})
 _EXIT_CODE = re.compile(r"exited with status code (\d+)")

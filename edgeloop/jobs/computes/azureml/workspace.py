@@ -52,8 +52,12 @@ Login = Literal["usual", "device-code", "browser", "cli", "managed"]
 _FIELDS = ("subscription", "resource_group", "workspace")
 _KNOWN_CLOUDS = ("AzureCloud", "AzureUSGovernment", "AzureChinaCloud")
 _ENDPOINTS = (
-    *("resource_manager", "active_directory", "aml_resource_id", "storage_endpoint"),
-    *("azure_portal", "registry_discovery_endpoint"),
+    "resource_manager",
+    "active_directory",
+    "aml_resource_id",
+    "storage_endpoint",
+    "azure_portal",
+    "registry_discovery_endpoint",
 )
 _REQUIRED = _ENDPOINTS[:4]
 
@@ -129,7 +133,8 @@ _ADDRESSES = {
                 key: {"type": "string", "description": f"The {key.replace('_', ' ')} of the cloud."}
                 for key in ("name", *_ENDPOINTS)
             },
-            **{"required": list(_REQUIRED), "additionalProperties": False},
+            "required": list(_REQUIRED),
+            "additionalProperties": False,
         },
     ]
 }

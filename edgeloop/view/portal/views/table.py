@@ -73,16 +73,16 @@ def table_view(
     chosen = tuple(name for name in offered if name in asked)
     columns = chosen or (*OF_WORK, *columns, "device")
     return TableView(
-        frame,
-        query,
-        headings(columns, metric, offered),
-        tuple(line_of(row, now, columns) for row in found[first : first + query.size]),
-        counts,
-        len(found),
-        len(snapshot.rows),
-        pages,
-        choices,
-        headings(tuple(offered), metric, offered)[2:],
+        frame=frame,
+        query=query,
+        headings=headings(columns, metric, offered),
+        lines=tuple(line_of(row, now, columns) for row in found[first : first + query.size]),
+        counts=counts,
+        matching=len(found),
+        total=len(snapshot.rows),
+        pages=pages,
+        choices=choices,
+        offered=headings(tuple(offered), metric, offered)[2:],
     )
 
 
