@@ -336,7 +336,7 @@ def _ask(versions: list[Version]) -> None:
     for version in versions:
         size = f"{version.files:,} files, {size_text(version.bytes)}"
         click.echo(f"  {version.reference}  {size}", err=True)
-    if sys.stdin is None:  # a job with its input closed: nobody can answer
+    if sys.stdin is None:  # a job with its input closed: there is no one to answer
         raise click.Abort
     click.confirm("Continue?", abort=True, err=True)
 

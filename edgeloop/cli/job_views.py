@@ -159,8 +159,7 @@ def list_jobs(
     """List the jobs of this project.
 
     Shows the last known state without asking computes or the store; 'edgeloop job status' asks.
-    With --all-users, reads the jobs of the experiment from the store, whoever submitted them and
-    from wherever.
+    With --all-users, reads the experiment's jobs of all users and machines from the store.
 
     Example: edgeloop job list 'sweep*' --state failed
     """

@@ -430,7 +430,7 @@ class Jobs:
             try:
                 self._compute_of(members[0]).cancel([run.record.id for run in members])
             except ComputeUnavailable:
-                if any(run.state == "queued" for run in members):  # nobody there reads the mark
+                if any(run.state == "queued" for run in members):  # no wrapper reads the mark yet
                     raise
         return [asked.get(run.name, run) for run in runs]
 

@@ -502,7 +502,7 @@ def shared_runs(
     local: Sequence[Run] = (),
     clock: Callable[[], float] = time.time,
 ) -> Listing:
-    """Every job of the experiment, whoever submitted it, with the state that its wrapper reported.
+    """Every job of the experiment, of all users, with the state that its wrapper reported.
 
     No compute is asked. `local` are the jobs of this machine, which also knows what computes said
     about them.
@@ -561,7 +561,7 @@ def stored_code(blobs: Blobs) -> tuple[dict[str, BlobInfo], dict[str, BlobInfo]]
 
 def used_code(blobs: Blobs, jobs: Iterable[StoredJob]) -> set[str]:
     """Digests of the code that these jobs need, to run or to be submitted again. Raises BadInput if
-    one of them cannot be read: then nobody knows."""
+    one of them cannot be read."""
 
     def digests(job: StoredJob) -> tuple[str, ...]:
         with suppress(BlobMissing):

@@ -251,7 +251,7 @@ def _largest(sizes: Sequence[tuple[str, int]], total: int) -> list[tuple[str, in
 # of the same name in subfolders count as they do for git.
 #
 # What may hold secrets is left out by its name (`secret_files.txt`) or by its content, and named
-# to whoever submits the job. A line such as `!tests/ca.pem` in the code folder's own
+# to the user who submits the job. A line such as `!tests/ca.pem` in the code folder's own
 # `.edgeloopignore`, with the whole path and no wildcard, sends such a file anyway.
 #
 # Git's patterns are translated to regular expressions here because a walk that prunes must know

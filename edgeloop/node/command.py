@@ -377,7 +377,7 @@ def kill_all(find: Callable[[], set[int]]) -> None:
 
 
 def reap_adopted(own: int) -> None:
-    """Reap adopted processes that ended; `own` is left to whoever waits for it."""
+    """Reap adopted processes that ended; `own` is left to its waiter."""
     while hasattr(os, "waitid"):  # without it nothing is adopted either
         try:
             ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)

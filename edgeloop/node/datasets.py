@@ -844,7 +844,7 @@ class Pull:
             self._index.record_pulled(written, file.pieces)
 
     def _set_mode(self, path: Path, executable: bool) -> None:
-        """Whoever may read it may execute it; the umask decides the rest."""
+        """Users who may read it may execute it; the umask decides the rest."""
         mode = path.stat().st_mode & 0o666
         mode |= (mode & 0o444) >> 2 if executable else 0
         path.chmod(mode & ~0o222 if self._read_only else mode)

@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] = ()) -> int:
 
 def _run(order: WrapperOrder) -> int:
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass  # a pipe of ours must not become somebody's standard output
+        pass  # a pipe of ours must not become a child's standard output
     os.close(number)
     folder = order.access.options.get("folder", "")
     if order.access.make == "LocalStore" and not Path(folder).is_dir():  # do not create it here
@@ -107,7 +107,7 @@ def _become_supervisor(
 ) -> None:
     """Never returns. Its own output goes to the log; it keeps none of the launcher's streams.
 
-    Whoever ends a container signals all its processes: the launcher forwards that, so the
+    A container is ended by signals to all its processes: the launcher forwards that, so the
     supervisor survives it. With a handler, since an ignored signal would be ignored by the command
     too.
     """

@@ -18,7 +18,7 @@ What makes removal safe, whichever process is suspended or killed in between:
 - Keys are random and never reused.
 
 So a push that relied on (a) while a version was removed loses its record number and starts over; a
-removal that continues late deletes keys that nobody can have started to use since; and an orphan
+removal that continues late deletes keys that no writer can have started to use since; and an orphan
 old enough to be deleted (ORPHAN_DAYS) is older than any push may still rely on (OWN_DAYS), by more
 than any clock is wrong.
 """
@@ -118,7 +118,7 @@ class Ledger:
         content = self._blobs.read_range(self._key(sequence), 0, _LARGEST_RECORD + 1)
         try:
             if len(content) > _LARGEST_RECORD or sequence >= _LAST_RECORD:
-                raise ValueError("nobody wrote so many versions")
+                raise ValueError("no dataset has so many versions")
             record = json.loads(content)
             versions = tuple(_version(self.name, item) for item in record["versions"])
             following, by = record["next_version"], record["by"]
@@ -737,7 +737,7 @@ class Index:
         self._changed = True
 
     def record_pulled(self, file: ScannedFile, pieces: Pieces) -> None:
-        """It was written just now under a name that nobody knew, so its times can be trusted."""
+        """It was written just now under a new random name, so its times can be trusted."""
         self._entries[file.path] = IndexEntry(*file[1:5], True, True, pieces)
         self._changed = True
 

@@ -64,7 +64,7 @@ _DIGEST_BYTES = 16
 
 @dataclass(frozen=True)
 class FileState:
-    """Metadata of a file; two equal ones mean that nobody wrote in between."""
+    """Metadata of a file; two equal ones mean that the file was not written in between."""
 
     size: int
     modified_ns: int

@@ -1,7 +1,7 @@
 """The supervisor: lays out the job, runs the command, copies what it writes, and reports the end.
 
-It is not a child of the launcher, so whoever kills the launcher with all its children (as Ray does)
-does not kill the supervisor: it sees the lifeline close and finishes the job.
+It is not a child of the launcher. Ray, for example, kills the launcher with all its children; the
+supervisor survives that, sees the lifeline close and finishes the job.
 """
 
 from __future__ import annotations
@@ -330,7 +330,7 @@ class Supervisor:
 
 # Newer access to the store for a job that runs for longer than its first one is valid.
 #
-# A signature ends by itself. Whoever looks at a job that runs for days, with a command or the
+# A signature ends by itself. A user who looks at a job that runs for days, with a command or the
 # portal, leaves a newer one beside its ticket, and the job takes it before its own ends.
 
 

@@ -191,7 +191,7 @@ class AzureTable(Table):
                 super().insert_many(batch)
 
     def update(self, record: Record, changes: Changes) -> Record:
-        """Columns that go, or whose text was in parts, need the whole entity written anew."""
+        """Columns that go, or whose text was in parts, need the whole entity rewritten."""
         check_values(record.key, changes, record.values)
         after = merged(record.values, changes)
         packed = _columns_of(after)

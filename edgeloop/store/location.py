@@ -166,7 +166,7 @@ def _postgresql(text: str, blobs: str | None) -> PostgresLocation:
             reason=reason + "(or s3://, gs://, az://), or set EDGELOOP_BLOBS",
         )
     login, at, host = parts.netloc.rpartition("@")
-    # Quoted anew, since libpq takes the first '@' for the end of a password.
+    # Quoted again, since libpq takes the first '@' for the end of a password.
     login = ":".join(quote(unquote(part), safe="") for part in login.split(":", 1))
     query = urlencode(options, quote_via=quote)
     return PostgresLocation(

@@ -418,7 +418,7 @@ def output_axis(node: NodeProto) -> int:
 
 Run = Mapping[str, NDArray[Any]]
 Runs = Callable[[], Iterator[Run]]
-"""The inputs of a model, run by run; every call begins anew."""
+"""The inputs of a model, run by run; every call starts from the beginning."""
 
 _AT_ONCE_BYTES = 256 << 20
 

@@ -227,7 +227,7 @@ def test_nobody_logged_in_and_a_wrong_workspace_are_sentences(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ):
     project.cloud.faults.logged_out = True
-    assert "nobody is logged in to Azure: 'az login'" in project.run("setup", "--yes").error
+    assert "no login to Azure: run 'az login'" in project.run("setup", "--yes").error
     project.cloud.faults.clear()
     monkeypatch.setenv("AML_WORKSPACE_NAME", "other")
     said = project.run("setup", "--yes")

@@ -96,7 +96,7 @@ def test_what_goes_wrong_is_one_sentence_and_exit_code_one(
 ):
     azureml.faults.logged_out = True
     refused = edgeloop("azure", "setup", "--yes")
-    assert "nobody is logged in to Azure: 'az login'" in refused.sentence
+    assert "no login to Azure: run 'az login'" in refused.sentence
     examined = edgeloop("azure", "doctor")
     assert (examined.code, examined.err) == (1, "")
 

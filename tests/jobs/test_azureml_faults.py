@@ -43,7 +43,7 @@ def test_nobody_is_logged_in(harness: JobHarness, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("PATH", "/nowhere")  # no Azure tool that could be logged in
     monkeypatch.setenv("AZURE_TOKEN_CREDENTIALS", "dev")  # and no machine of Azure
     said = refusal(harness, ComputeRefused)
-    assert said.startswith("the compute cloud refused: nobody is logged in to Azure: 'az login'")
+    assert said.startswith("the compute cloud refused: no login to Azure: run 'az login'")
 
 
 def test_a_login_that_has_expired(harness: JobHarness, azureml: AzureML):

@@ -291,8 +291,8 @@ class JobQueue:
         return self.folder / LOGS / job
 
     def _allocations(self, capacity: Capacity) -> list[Allocation]:
-        """What living jobs hold; dead ones are moved away. Nobody knows what a living job holds
-        whose entry cannot be read: until it ends, that is everything."""
+        """What living jobs hold; dead ones are moved away. A living job whose entry cannot be
+        read counts as holding everything until it ends."""
         allocations = []
         for job in self._names(RUNNING):
             if not self.is_alive(job):
@@ -321,7 +321,7 @@ class JobQueue:
         try:
             entry = replace(_read(file), state=state, reason=reason)
         except FileNotFoundError:
-            return  # somebody else was faster
+            return  # another process was faster
         except UnreadableEntry:
             is_lost = state == "failed"
             entry = replace(_unknown(job), state=state, reason=UNREADABLE if is_lost else reason)

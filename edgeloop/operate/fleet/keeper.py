@@ -3,7 +3,7 @@
 It starts the runner again when it dies, and the kernel kills the runner if the keeper dies. The
 supervisor may come and go: the keeper holds the lock `alive` in its folder for as long as it lives,
 and is told to end by a file there. Without any supervisor for `ORPHAN_S` it ends by itself, so that
-nothing is left on a machine where nobody looks after it.
+nothing is left running unattended on a machine.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ from edgeloop.store.location import location_text
 
 MOST_LOGS = 50
 _LOOK_FOR_BOARDS_S = 10.0
-_LOCK_S = 10.0  # keepers hold the lock for moments, when they look whether somebody has it
+_LOCK_S = 10.0  # keepers hold the lock for moments, when they check whether it is held
 _LARGEST_LOG_BYTES = 2_000_000
 
 

@@ -703,9 +703,9 @@ def _shape(value: ValueInfoProto) -> list[int]:
 
 # Graphs that are split between the chip and the CPU: which part runs where, and what that costs.
 #
-# Only with `--allow-cpu-fallback`. The compiler knows the time of the chip's parts; nobody here
-# knows that of the CPU's, nor of the ways between, so the latency is that of the chip's parts and
-# says so.
+# Only with `--allow-cpu-fallback`. The compiler knows the time of the chip's parts, but not
+# that of the CPU's or of the transfers between, so the latency is that of the chip's parts and says
+# so.
 
 
 _CONVERTING = ("QuantizeLinear", "DequantizeLinear")

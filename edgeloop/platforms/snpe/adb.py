@@ -133,7 +133,7 @@ class Adb:
 
     def probe(self) -> None:
         """A hung board still calls itself a device, so it must run something. What does not
-        answer is connected anew once: this board alone."""
+        answer is reconnected once: this board alone."""
         try:
             self.shell("true", self._probe_s)
         except DeviceUnavailable:

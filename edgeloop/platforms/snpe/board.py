@@ -95,7 +95,7 @@ class Board:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Trouble with the board means that it must be opened anew."""
+        """Trouble with the board means that it must be reopened."""
         try:
             self.open()
             yield

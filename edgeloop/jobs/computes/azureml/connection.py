@@ -1,4 +1,4 @@
-"""A connection to a workspace. Creating one contacts nobody."""
+"""A connection to a workspace. Creating one makes no request."""
 
 from __future__ import annotations
 
@@ -305,7 +305,7 @@ def _login(error: Exception) -> str:
     if code_of(error) in _EXPIRED or getattr(error, "status_code", None) == 401:
         return "the login has expired or is not accepted: 'az login' once more, then try again"
     return (
-        "nobody is logged in to Azure: 'az login', or set 'login: device-code' for the compute, "
+        "no login to Azure: run 'az login', or set 'login: device-code' for the compute, "
         "or run where a managed identity is"
     )
 

@@ -107,7 +107,7 @@ def read_azureml(name: str, config: Mapping[str, object]) -> AzureMLOptions:
 
 
 def resolved(name: str, keys: AzureMLKeys) -> AzureMLOptions:
-    """With the workspace and what an older project's files say. Contacts nobody."""
+    """With the workspace and what an older project's files say. Makes no request."""
     project = Path(keys.project)
     address = find_workspace(keys, keys.azure, project, f"computes.{name}")
     files = address.files

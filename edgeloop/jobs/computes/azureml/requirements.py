@@ -266,7 +266,7 @@ class SetupChoices:
 def azure_requirements(
     settings: Settings, choices: SetupChoices | None = None
 ) -> WorkspaceRequirements:
-    """Contacts nobody. Raises BadSetting if no workspace is given."""
+    """Makes no request. Raises BadSetting if no workspace is given."""
     choices = choices or SetupChoices()
     described = {
         name: settings.compute_settings(name)

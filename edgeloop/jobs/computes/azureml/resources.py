@@ -64,7 +64,7 @@ class DesiredDatastore:
 
 @dataclass(frozen=True)
 class DesiredEnvironment:
-    """An image, or a Dockerfile, and what conda adds; none if somebody else registers it."""
+    """An image, or a Dockerfile, and what conda adds; none if it is registered elsewhere."""
 
     name: str
     version: str = ""

@@ -277,7 +277,7 @@ class ResourceManager:
         return self._find_url().rstrip("/")
 
     def token(self) -> str:
-        """Raises what azure-identity raises if nobody is logged in."""
+        """Raises what azure-identity raises without a login."""
         return self._credential.get_token(f"{self.url}/.default").token
 
     def get(self, path: str, version: str, **query: str) -> Mapping[str, Any]:
