@@ -369,6 +369,7 @@ def _wait_for_end(
     fleets: Fleets, record: FleetRecord, failure: Callable[[], str], is_quiet: bool
 ) -> None:
     from edgeloop.errors import ComputeUnavailable
+    from edgeloop.operate.fleet.control import UP_S
 
     shown = ""
     began = time.monotonic()
@@ -384,7 +385,8 @@ def _wait_for_end(
             seen = current.observed
             if current.seen >= record.generation:
                 shown = _progress(seen, shown, is_quiet)
-            silent = not current.is_supervised and time.monotonic() - began > 30.0
+            # A new supervisor gets as long to start as one of a new fleet.
+            silent = not current.is_supervised and time.monotonic() - began > UP_S
             if reason := failure() or ("its supervisor is silent" if silent else ""):
                 if fleets.get(record.name) is None:
                     return
