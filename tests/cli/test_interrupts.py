@@ -97,7 +97,7 @@ def test_a_process_ends_with_130_and_says_what_was_kept(folder: Path, target: st
             "compare calm-heron",
             "no comparison was written",
         ),
-        ("edgeloop.view.report.gather", "report", "no report was written"),
+        ("edgeloop.view.report.read_evidence", "report", "no report was written"),
         ("edgeloop.view.front.pareto_of", "pareto", "whole or not at all"),
         ("edgeloop.view.portal.server.bound", "portal", "the portal is closed"),
         ("edgeloop.cli.tuning._fetched", "layers calm-heron", "no result was written"),
