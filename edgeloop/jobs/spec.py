@@ -378,8 +378,8 @@ def _sweep_values(value: object) -> tuple[str, ...]:
 def _names(pattern: str, allowed: str) -> Reads:
     """For the keys of an open mapping."""
 
-    def read(name: str) -> str:
-        if not re.fullmatch(pattern, name):
+    def read(name: object) -> str:
+        if not isinstance(name, str) or not re.fullmatch(pattern, name):
             raise ValueError(f"may hold names of {allowed}, not {name!r}")
         return name
 

@@ -516,7 +516,8 @@ BROKEN_ARRAY = (
 
 MOST_PIXELS = 40_000_000  # of one image: decoded and converted, that is 320 MB
 # By its content and not by its name. Others run programs (EPS), or have layers of any size (PSD).
-_FORMATS = ("PNG", "JPEG", "MPO", "BMP", "WEBP", "GIF", "TIFF", "PPM", "JPEG2000")
+# Pillow opens MPO, which many phones write, as JPEG: a name of its own would end in a KeyError.
+FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "GIF", "TIFF", "PPM", "JPEG2000")
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # checked here
 
 
@@ -546,7 +547,7 @@ def _opened(path: Path) -> Iterator[Image.Image]:
     with (
         _reading(path),
         open_regular(path) as file,
-        Image.open(file, formats=_FORMATS) as picture,
+        Image.open(file, formats=FORMATS) as picture,
     ):
         width, height = picture.size
         if width * height > MOST_PIXELS:

@@ -262,6 +262,8 @@ NO_LINE = ("nothing to run", "both 'script' and 'command'", LINES)
         ),
         ("command: x\nresources: 3", "resources must hold 'key: value' lines"),
         ("command: x\ntags: [a b]", "tags must be plain words"),
+        ("command: x\nsecrets: [[a]]", "secrets may hold names of letters"),
+        ("command: x\nsecrets: [{a: b}]", "secrets may hold names of letters"),
         ("command: x\nexperiment: a", "experiment must be 3 to 40"),
         ("command: x\ntimeout: 90", "timeout must be a time like 90s"),
         ("command: x\ntimeout: 0s", "timeout must be a time"),

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from edgeloop.errors import BadInput, EdgeloopError, NotFound
-from edgeloop.tasks import Samples, Task, open_task
+from edgeloop.tasks import Samples, Task, dataset, open_task
 from edgeloop.testing.faces import draw_face
 
 
@@ -128,3 +128,21 @@ def test_an_empty_folder_and_a_missing_one_say_what_to_do(tmp_path: Path):
     assert "is not there" in complaint(tmp_path / "nowhere", tmp_path, NotFound)
     (tmp_path / "file").write_text("")
     assert "is no folder" in complaint(tmp_path / "file", tmp_path, NotFound)
+
+
+@pytest.mark.parametrize("kind", [*dataset.FORMATS, "MPO"])
+def test_an_image_of_every_listed_format_is_read(kind: str, tmp_path: Path):
+    image, _ = draw_face(7, 0, 32)
+    file = tmp_path / "image"  # its content says what it is, not its name
+    Image.fromarray(image).save(file, format=kind)
+    assert dataset.image_size(file) == (32, 32)
+    decoded = dataset.as_rgb(dataset.load(file), 32, 32)
+    assert np.abs(decoded.astype(int) - image).mean() < 12, "GIF has 256 colours, JPEG loses some"
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b"GIF89a", b"BM"], ids=repr)
+def test_a_file_that_is_no_image_is_named_with_a_reason(content: bytes, tmp_path: Path):
+    file = tmp_path / "image.png"
+    file.write_bytes(content)
+    with pytest.raises(BadInput, match=r"image\.png cannot be read as an image \((?!'|KeyError)"):
+        dataset.load(file)

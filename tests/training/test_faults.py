@@ -18,7 +18,13 @@ from edgeloop.errors import LocalFileError, OutOfMemory, TrainingDiverged
 from edgeloop.search.nets.architecture import Architecture
 from edgeloop.search.nets.device import SharedData
 from edgeloop.search.nets.engine import Engine
-from edgeloop.search.nets.plan import FILES, TrainingPaths, TrainingPlan, TrainingResult
+from edgeloop.search.nets.plan import (
+    FILES,
+    TrainingPaths,
+    TrainingPlan,
+    TrainingResult,
+    read_checkpoint,
+)
 from edgeloop.search.nets.train import TrainingItem, train, train_many
 from tests.training.test_train import same_weights, weights_of
 
@@ -158,6 +164,13 @@ class Trap:
 
     def __reduce__(self):
         return (Path.touch, (self.path,))
+
+
+@pytest.mark.parametrize("content", [b"hello", b"", b"PK\x03\x04", b"\x80\x02."], ids=repr)
+def test_a_file_that_is_no_checkpoint_gets_one_sentence(content: bytes, tmp_path: Path):
+    (tmp_path / "checkpoint.pt").write_bytes(content)
+    with pytest.raises(LocalFileError, match="not a checkpoint, or it is damaged"):
+        read_checkpoint(tmp_path / "checkpoint.pt")
 
 
 def test_a_checkpoint_that_holds_code_is_not_run(
