@@ -35,7 +35,6 @@ from edgeloop.jobs.submit import Submission, Teller
 from edgeloop.jobs.watch import (
     Fetched,
     LogReader,
-    WatchedJob,
     current_status,
     fetch,
     last_lines,
@@ -468,14 +467,9 @@ class Jobs:
         self.check_store(run)
 
     def _refreshed(self, runs: Sequence[Run]) -> dict[str, Run]:
-        watched = [
-            WatchedJob(run.record.id, run.record.created.timestamp(), run.cancel_asked, run.status)
-            for run in runs
-        ]
+        statuses = current_status(self.blobs, self._compute_of(runs[0]), runs)
         fresh = {}
-        for run, status in zip(
-            runs, current_status(self.blobs, self._compute_of(runs[0]), watched), strict=True
-        ):
+        for run, status in zip(runs, statuses, strict=True):
             current = replace(run, status=status)
             fresh[run.name] = current if status == run.status else self.runs.save(current)
         return fresh

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edgeloop._util.files import write_atomic
 from edgeloop._util.system import ordered_map
@@ -35,6 +36,9 @@ from edgeloop.node.ticket import (
     to_json,
 )
 from edgeloop.store import BlobInfo, Blobs, check_blob_key
+
+if TYPE_CHECKING:
+    from edgeloop.jobs.records import Run
 
 ACCESS_S = 30 * 24 * 3600  # a job may wait and run this long
 RENEW_S = 24 * 3600.0  # how old an access may be before a job that still runs gets a newer one
@@ -65,27 +69,16 @@ class Status:
         return self.state in FINAL_STATES
 
 
-@dataclass(frozen=True)
-class WatchedJob:
-    """One job to look at: when it was submitted, and what was known before."""
-
-    job: str
-    submitted: float
-    cancel_asked: bool
-    last: Status
-
-
 def current_status(
     blobs: Blobs,
     compute: Compute,
-    jobs: Sequence[WatchedJob],
+    runs: Sequence[Run],
     clock: Callable[[], float] = time.time,
 ) -> list[Status]:
     """All jobs of one compute with one request to it; final ones are not asked about again."""
-    open_jobs = [job for job in jobs if not job.last.is_final]
-    if not open_jobs:
-        return [job.last for job in jobs]
-    ids = [job.job for job in open_jobs]
+    ids = [run.record.id for run in runs if not run.status.is_final]
+    if not ids:
+        return [run.status for run in runs]
     try:
         observed, note = compute.states(ids), ""
     except ComputeUnavailable as error:
@@ -94,23 +87,23 @@ def current_status(
     stored = dict(zip(ids, read, strict=True))
     now = clock()
     statuses = []
-    for job in jobs:
-        if job.last.is_final:
-            statuses.append(job.last)
+    long_running = []
+    for run in runs:
+        if run.status.is_final:
+            statuses.append(run.status)
             continue
-        view, progress = observed.get(job.job), stored[job.job]
+        job, age_s = run.record.id, now - run.record.created.timestamp()
+        view, progress = observed.get(job), stored[job]
         is_over = view is not None and (view.state is None or view.state in FINAL_STATES)
         if is_over and (progress is None or progress.state not in FINAL_STATES):
-            compute.rescue(job.job, blobs)
-            progress = _stored_progress(blobs, job.job)  # it may have been written meanwhile
-        is_on_its_way = now - job.submitted < compute.on_its_way_s and not job.cancel_asked
-        statuses.append(_merged(job, view, progress, note, now, is_on_its_way))
-    old = [
-        job.job
-        for job, status in zip(jobs, statuses, strict=True)
-        if not status.is_final and now - job.submitted > RENEW_S
-    ]
-    renew_access(blobs, old, compute.access_s(None), now)
+            compute.rescue(job, blobs)
+            progress = _stored_progress(blobs, job)  # it may have been written meanwhile
+        is_on_its_way = age_s < compute.on_its_way_s and not run.cancel_asked
+        status = _merged(run, view, progress, note, now, is_on_its_way)
+        statuses.append(status)
+        if not status.is_final and age_s > RENEW_S:
+            long_running.append(job)
+    renew_access(blobs, long_running, compute.access_s(None), now)
     return statuses
 
 
@@ -153,7 +146,7 @@ def _stored_progress(blobs: Blobs, job: str) -> JobProgress | None:
 
 
 def _merged(
-    job: WatchedJob,
+    run: Run,
     observed: ObservedState | None,
     progress: JobProgress | None,
     note: str,
@@ -163,16 +156,16 @@ def _merged(
     if progress is not None and progress.state in FINAL_STATES:
         return _ended(progress, observed, note)
     if observed is None:  # the compute did not respond
-        return replace(_of(progress) if progress else job.last, note=note)
+        return replace(_of(progress) if progress else run.status, note=note)
     is_over = observed.state in FINAL_STATES
     if progress is not None and now - progress.heartbeat < _SILENCE_S:
         # It is alive, even if its compute has given up on it.
         return replace(_of(progress), note="" if is_over else observed.reason)
     if observed.state is None:
-        return _unknown_to_its_compute(job, progress, is_on_its_way)
+        return _unknown_to_its_compute(run, progress, is_on_its_way)
     if is_over:
-        base = _of(progress) if progress is not None else job.last
-        if job.cancel_asked or observed.state == "canceled":
+        base = _of(progress) if progress is not None else run.status
+        if run.cancel_asked or observed.state == "canceled":
             return replace(base, state="canceled", reason=observed.reason or "canceled", note="")
         reason = observed.reason or "its process ended without reporting why"
         return replace(base, state="failed", reason=reason, note="")
@@ -200,12 +193,10 @@ def _ended(progress: JobProgress, observed: ObservedState | None, note: str) -> 
     return ended
 
 
-def _unknown_to_its_compute(
-    job: WatchedJob, progress: JobProgress | None, is_on_its_way: bool
-) -> Status:
+def _unknown_to_its_compute(run: Run, progress: JobProgress | None, is_on_its_way: bool) -> Status:
     if progress is None and is_on_its_way:
         return Status("preparing", reason="on its way to the compute")
-    if job.cancel_asked:
+    if run.cancel_asked:
         return Status("canceled", reason="canceled")
     if progress is None:
         return Status("failed", reason="it never reached its compute: submit it again")

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
 from edgeloop.errors import ComputeUnavailable
 from edgeloop.jobs.computes.base import Compute, JobOrder, ObservedState, Resources
-from edgeloop.jobs.watch import Status, WatchedJob, current_status
+from edgeloop.jobs.records import Run
+from edgeloop.jobs.watch import Status, current_status
 from edgeloop.node.ticket import JobProgress, State, state_key
 from edgeloop.store import Blobs
 from edgeloop.testing import memory_blobs
+from tests.jobs.runs import record
 
 NOW = 1_000_000.0
-WAITING = WatchedJob("job-1", NOW - 600, False, Status("queued"))
+QUEUED = Status("queued")
+
+
+def submitted(job: str, seconds_ago: float, status: Status = QUEUED) -> Run:
+    created = datetime.fromtimestamp(NOW - seconds_ago, UTC)
+    return Run(record(job, job, created=created), status)
+
+
+WAITING = submitted("job-1", 600)
 
 
 class Seer(Compute):
@@ -55,8 +66,8 @@ def seen(state: State | None, reason: str = "") -> Seer:
     return Seer({"job-1": ObservedState(state, reason)})
 
 
-def now_of(blobs: Blobs, seer: Seer, job: WatchedJob = WAITING) -> Status:
-    return current_status(blobs, seer, [job], clock=lambda: NOW)[0]
+def now_of(blobs: Blobs, seer: Seer, run: Run = WAITING) -> Status:
+    return current_status(blobs, seer, [run], clock=lambda: NOW)[0]
 
 
 @pytest.mark.parametrize("view", ["running", "failed", "completed", None])
@@ -96,7 +107,7 @@ def test_it_was_canceled_if_somebody_asked_for_that(blobs: Blobs):
 
 def test_a_job_unknown_to_its_compute_failed_unless_it_is_just_on_its_way(blobs: Blobs):
     assert now_of(blobs, seen(None)).state == "failed"
-    fresh = replace(WAITING, submitted=NOW - 1)
+    fresh = submitted("job-1", 1)
     assert now_of(blobs, seen(None), fresh).state == "preparing"
     slow = seen(None)
     slow.on_its_way_s = 3600.0
@@ -109,17 +120,17 @@ def test_silence_is_noted(blobs: Blobs):
 
 
 def test_a_compute_that_is_away_changes_nothing_but_the_note(blobs: Blobs):
-    job = replace(WAITING, last=Status("running"))
-    status = now_of(blobs, Seer(None), job)
+    run = replace(WAITING, status=Status("running"))
+    status = now_of(blobs, Seer(None), run)
     assert status.state == "running"
     assert "cannot be reached" in status.note
 
 
 def test_final_jobs_are_never_asked_about_and_the_others_in_one_question(blobs: Blobs):
     seer = Seer({})
-    done = WatchedJob("old", NOW - 9, False, Status("completed", exit_code=0))
-    jobs = [done, WAITING, replace(WAITING, job="job-2")]
-    assert current_status(blobs, seer, jobs, lambda: NOW)[0].state == "completed"
+    done = submitted("old", 9, Status("completed", exit_code=0))
+    runs = [done, WAITING, submitted("job-2", 600)]
+    assert current_status(blobs, seer, runs, lambda: NOW)[0].state == "completed"
     assert seer.asked == [["job-1", "job-2"]]
     current_status(blobs, seer, [done], lambda: NOW)
     assert len(seer.asked) == 1
