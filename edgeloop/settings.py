@@ -347,8 +347,8 @@ def tool_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 def config_folder(environ: Mapping[str, str] = os.environ) -> Path:
     """Where a user's own configuration files are, by the XDG specification."""
-    given = environ.get("XDG_CONFIG_HOME", "")
-    return Path(given) if given.startswith("/") else home_folder(environ) / ".config"
+    xdg_folder = environ.get("XDG_CONFIG_HOME", "")
+    return Path(xdg_folder) if xdg_folder.startswith("/") else home_folder(environ) / ".config"
 
 
 def login_shell(environ: Mapping[str, str] = os.environ) -> str:
@@ -379,15 +379,15 @@ def store_credentials(environ: Mapping[str, str] = os.environ) -> dict[str, str]
     """What other machines need of this one's environment to open the store; secret. Paths name
     files of this machine, so they stay."""
     prefixes = ("AZURE_", "AWS_", "GOOGLE_")
-    given = {
+    credentials = {
         k: v for k, v in environ.items() if v and (k == "PGPASSWORD" or k.startswith(prefixes))
     }
-    return {name: value for name, value in given.items() if not value.startswith("/")}
+    return {name: value for name, value in credentials.items() if not value.startswith("/")}
 
 
-def _own_folder(environ: Mapping[str, str], own: str, shared: str, usual: str) -> Path:
-    if environ.get(own):
-        return Path(environ[own]).expanduser().absolute()
+def _own_folder(environ: Mapping[str, str], variable: str, shared: str, usual: str) -> Path:
+    if environ.get(variable):
+        return Path(environ[variable]).expanduser().absolute()
     if environ.get(shared, "").startswith("/"):  # a relative one is void, by its specification
         return Path(environ[shared]) / "edgeloop"
     return home_folder(environ) / usual / "edgeloop"
@@ -421,10 +421,12 @@ def _location(
         return parse_connection_string(environ["MODEL_STORAGE_CONNECTION_STRING"])
     if in_file:
         return parse_location(str(in_file), blobs, project)
-    own = SqliteLocation(project / STORE_FOLDER)
-    is_begun = (own.folder / "store.db").is_file() or (own.folder / "blobs").is_dir()
+    project_store = SqliteLocation(project / STORE_FOLDER)
+    is_begun = (project_store.folder / "store.db").is_file() or (
+        project_store.folder / "blobs"
+    ).is_dir()
     older = None if is_begun else older_datastore(project)
-    return older[1] if older else own
+    return older[1] if older else project_store
 
 
 def older_datastore(project: Path) -> tuple[str, AzureLocation] | None:

@@ -253,8 +253,8 @@ def find_secrets(text: str) -> Iterator[Match]:
         if not any(mark in lower for mark in kind.marks.split()):
             continue
         group = "secret" if "(?P<secret>" in kind.regex else 0
-        for found in re.finditer(kind.regex, text):
-            start, end = found.span(group)
+        for match in re.finditer(kind.regex, text):
+            start, end = match.span(group)
             around = text[max(0, start - 100) : end]
             if kind.name == "private key" and not holds_private_key(around.encode()):
                 continue

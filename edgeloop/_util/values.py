@@ -230,14 +230,14 @@ def number(least: float = 0.0, is_open: bool = False, most: float = MOST_AMOUNT)
 
     def read(value: object) -> float:
         try:
-            found = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
+            parsed = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
         except (TypeError, ValueError, OverflowError):
-            found = math.inf if isinstance(value, int) else math.nan
-        if not least <= found <= most or (is_open and found == least):
+            parsed = math.inf if isinstance(value, int) else math.nan
+        if not least <= parsed <= most or (is_open and parsed == least):
             limits = f" above {least:g}" if is_open else f", {least:g} or more"
-            limits = f"{limits} and at most {most:g}" if found > most else limits
+            limits = f"{limits} and at most {most:g}" if parsed > most else limits
             raise ValueError(f"must be a number{limits}, not {shown(value)}")
-        return found
+        return parsed
 
     limit = "exclusiveMinimum" if is_open else "minimum"
     pattern = r"^([0-9.]+([eE][-+]?[0-9]+)?|\$\{\w+\})$"  # of texts alone
@@ -253,10 +253,10 @@ def measured(
     """A number with its unit."""
 
     def read(value: object) -> float:
-        found = parse(plain_text(value))
-        if found is None or not (found or is_zero_fine):
+        parsed = parse(plain_text(value))
+        if parsed is None or not (parsed or is_zero_fine):
             raise ValueError(f"must be {expected}, not {shown(value)}")
-        return found
+        return parsed
 
     return Reads(read, schema)
 

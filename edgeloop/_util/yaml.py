@@ -185,13 +185,13 @@ class _Reader:
     def _bases(self, node: yaml.Node, path: KeyPath) -> dict[object, object]:
         """What `<<` brings in: a mapping, or several, of which the first wins."""
         value = self._value(node, path)
-        found: dict[object, object] = {}
+        inherited: dict[object, object] = {}
         for base in value if isinstance(value, list) else [value]:
             if not isinstance(base, dict):
                 raise NotYaml("'<<' must name a mapping", node.start_mark.line + 1)
             for key, item in base.items():
-                found.setdefault(key, item)
-        return found
+                inherited.setdefault(key, item)
+        return inherited
 
     def _scalar(self, node: yaml.Node) -> Any:
         self._characters += len(node.value)

@@ -158,10 +158,10 @@ def _check_convolutions(file: str, graph: GraphProto) -> None:
         if node.op_type != "Conv":
             continue
         groups = next((a.i for a in node.attribute if a.name == "group"), 1)
-        given, taken = shapes[node.input[0]][1], shapes[node.input[1]][1] * groups
-        if given != taken:
+        channels, taken = shapes[node.input[0]][1], shapes[node.input[1]][1] * groups
+        if channels != taken:
             reason = f"its shapes do not fit together: {node.name!r} takes {taken} channels"
-            raise UnusableModel(file=file, reason=f"{reason} and is given {given}")
+            raise UnusableModel(file=file, reason=f"{reason} and is given {channels}")
 
 
 def _check_weights(file: str, graph: GraphProto) -> None:
@@ -216,13 +216,13 @@ def mask_constants(graph: GraphProto) -> list[TensorProto]:
         for name in node.input:
             readers.setdefault(name, []).append(node)
     outputs = {output.name for output in graph.output}
-    found = []
+    masks = []
     for tensor in graph.initializer:
         values = numpy_helper.to_array(tensor)
         is_low = values.dtype.kind == "f" and values.size and values.min() < _LARGEST
         if is_low and _ends_in_softmax(tensor.name, readers, outputs):
-            found.append(tensor)
-    return found
+            masks.append(tensor)
+    return masks
 
 
 def soften_masks(graph: GraphProto, lowest: float) -> None:

@@ -358,8 +358,8 @@ def index_limits(path: Path) -> dict[str, int]:
     for node in graph.node:
         for name in set(node.input):
             readers.setdefault(name, []).append(node)
-    found = {value.name: _limit(value.name, readers, tables) for value in graph.input}
-    return {name: limit for name, limit in found.items() if limit is not None}
+    limits = {value.name: _limit(value.name, readers, tables) for value in graph.input}
+    return {name: limit for name, limit in limits.items() if limit is not None}
 
 
 def _tables(graph: GraphProto) -> dict[str, tuple[int, ...]]:

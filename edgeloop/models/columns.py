@@ -708,7 +708,7 @@ def matches_any(name: str, patterns: Collection[str]) -> bool:
 
 def natural_key(name: str) -> str:
     """Sorts names as people count: `net-2` before `net-10`, whatever the case of the letters."""
-    counted = _NUMBER.sub(lambda found: f"{len(found[1]):03}{found[1]}", name.casefold())
+    counted = _NUMBER.sub(lambda digits: f"{len(digits[1]):03}{digits[1]}", name.casefold())
     return f"{counted}\0{name}"
 
 
@@ -738,11 +738,11 @@ def own_priority(row: Values) -> float | None:
     """The priority that was set for the model, as a number or as the text of one; None: those of
     the stages hold. Another tool may have written it: anything but a number is ignored, and numbers
     out of range count as the nearest valid one."""
-    own = row.get("priority")
-    if own is None or isinstance(own, bool):
+    written = row.get("priority")
+    if written is None or isinstance(written, bool):
         return None
     try:
-        number = float(own)
+        number = float(written)
     except (ValueError, OverflowError):
         return None
     return bounded_priority(number) if math.isfinite(number) else None
@@ -918,9 +918,9 @@ def shown_scores(rows: Iterable[Mapping[str, object]]) -> list[str]:
 def visible_columns(rows: Iterable[Values], every: bool = False) -> list[str]:
     """Columns that some row has: the known ones in their order, then others by name."""
     present = {name for row in rows for name in row}
-    known = [name for name in COLUMNS if name in present]
-    others = sorted(present.difference(known))
-    return [name for name in known + others if every or name not in BOOKKEEPING]
+    standard = [name for name in COLUMNS if name in present]
+    others = sorted(present.difference(standard))
+    return [name for name in standard + others if every or name not in BOOKKEEPING]
 
 
 RECOVERY_HEADINGS = ("step", "before", "after", "gain [95 %]", "kept")
@@ -939,19 +939,19 @@ class RecoverySummary:
 def recovery_of(row: Mapping[str, object]) -> RecoverySummary | None:
     """None for a model that no recovery was tried on, and for text that is not ours."""
     text = row.get("recovery")
-    found = decoded("recovery", text) if isinstance(text, str) else None
-    if not isinstance(found, dict):
+    report = decoded("recovery", text) if isinstance(text, str) else None
+    if not isinstance(report, dict):
         return None
-    metric = str(found.get("metric") or "f1")
-    ends = [_recovery_score(found.get(name), metric) for name in ("before", "after")]
+    metric = str(report.get("metric") or "f1")
+    ends = [_recovery_score(report.get(name), metric) for name in ("before", "after")]
     if not all(ends):
         return None
-    steps = found.get("steps")
+    steps = report.get("steps")
     told = [step for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
     lines = [_recovery_line(step, metric) for step in told]
-    images, device = found.get("images"), found.get("device")
+    images, device = report.get("images"), report.get("device")
     title = f"{_metric_name(metric)} on {images} images of the calibration set, {device}"
-    if reference := _recovery_score(found.get("float"), metric):
+    if reference := _recovery_score(report.get("float"), metric):
         title += f"; float {reference}"
     unit = " dB" if metric == "sqnr_db" else ""
     return RecoverySummary(f"{ends[0]} → {ends[1]}{unit}", title, tuple(lines))
@@ -987,17 +987,17 @@ def change_row(
     table: Table,
     key: str,
     edit: Edit,
-    known: Record | None = None,
+    last_seen: Record | None = None,
     update: Callable[[Record, Changes], Record] | None = None,
 ) -> tuple[Record, Record] | None:
     """Read, edit, write if unchanged; again if another write came in between.
 
     Returns the row before and after, or None if there is no such row. `edit` returns what to
     write, or None to leave the row as it is; it may be called several times, each time with the
-    row as it then is. `known` is the row as the caller last saw it, which saves a read if it
+    row as it then is. `last_seen` is the row as the caller last saw it, which saves a read if it
     has not changed since. `update` writes the row, and may write more with it.
     """
-    row = known or table.get(key)
+    row = last_seen or table.get(key)
     for attempt in range(CONFLICT_LIMIT):
         if row is None:
             return None

@@ -136,12 +136,12 @@ class ModelFiles:
         A result may get its plain name between the reading of the row and the listing. So where a
         file that the row names is not listed, the row is read again."""
         for _ in range(READINGS):
-            found, is_whole = self._listed(row)
+            files, is_whole = self._listed(row)
             now = None if is_whole else self._models.get(row.key)
             if now is None or now.version == row.version:
                 break
             row = now
-        return found
+        return files
 
     def _listed(self, row: Record) -> tuple[list[ModelFile], bool]:
         """And whether all files that the row names are among them."""
@@ -150,20 +150,20 @@ class ModelFiles:
         records = records_of(row.values)
         named = {key: file for record in records.values() for file, key in record.files.items()}
         names, contents = set(named.values()), contents_of(row)
-        found: dict[str, ModelFile] = {}
+        by_name: dict[str, ModelFile] = {}
         for blob in self._store.blobs.list(f"{folder}/"):
             key = blob.key.removeprefix(f"{folder}/")
             if key in named:
-                found[named[key]] = _file(named[key], blob, contents.get(key, ""))
+                by_name[named[key]] = _file(named[key], blob, contents.get(key, ""))
             elif not key.startswith(f"{ATTEMPTS_FOLDER}/") and _plain_name(key) not in names:
-                found.setdefault(_shown_name(key), _file(_shown_name(key), blob))
+                by_name.setdefault(_shown_name(key), _file(_shown_name(key), blob))
         for blob in self._of_archai(row):
             name = blob.key.removeprefix(f"{row.key}/")
-            found.setdefault(name, _file(name, blob))
+            by_name.setdefault(name, _file(name, blob))
         uploaded = records.get(UPLOAD, StageRecord()).files
-        files = [replace(f, role=file_role(f.name, f.name in uploaded)) for f in found.values()]
+        files = [replace(f, role=file_role(f.name, f.name in uploaded)) for f in by_name.values()]
         files.sort(key=lambda file: (file.role.rank, natural_key(file.name), file.name))
-        return files, names <= found.keys()
+        return files, names <= by_name.keys()
 
     def check_place(self, row: Record) -> None:
         """Raises FilesAway where the row names files and the place of all files is not
@@ -237,11 +237,13 @@ class ModelFiles:
     ) -> None:
         """`content_of` gets a file's name and its whole key."""
         row = self._models.get(model)
-        own = {k: name for k, name in _hidden(row, token).items() if name in names} if row else {}
+        hidden_names = (
+            {k: name for k, name in _hidden(row, token).items() if name in names} if row else {}
+        )
         hidden, folder = f"{ATTEMPTS_FOLDER}/{token}/", self._folder(model)
         taken = _named(row)
         created = {}
-        for key, name in own.items():
+        for key, name in hidden_names.items():
             place = f"{folder}/{key}"
             content = content_of(name, place)
             created[key] = self._create(model, key.removeprefix(hidden), content, taken, place)
@@ -462,7 +464,7 @@ def contents_of(row: Record) -> dict[str, str]:
     """The content of each file that the row says it of, by key below the model's folder. Rows of
     older versions say it of the upload alone: with one file and no shapes it is that file's."""
     records = records_of(row.values)
-    found = {
+    digests = {
         record.files[name]: sha256
         for record in records.values()
         for name, sha256 in record.sha256.items()
@@ -472,8 +474,8 @@ def contents_of(row: Record) -> dict[str, str]:
     models = [key for name, key in uploaded.items() if name != ARCHITECTURE]
     content = str(row.values.get("content", ""))
     if len(models) == 1 and not row.values.get("shapes") and _SHA256.fullmatch(content):
-        found.setdefault(models[0], content)
-    return found
+        digests.setdefault(models[0], content)
+    return digests
 
 
 def _model_of(key: str) -> str:
@@ -561,14 +563,14 @@ class ContentDigest:
 
     def add(self, name: str, chunks: Iterable[bytes]) -> int:
         """The next file; its size."""
-        own, size = hashlib.sha256(), 0
+        file_digest, size = hashlib.sha256(), 0
         if name != self._model:
             self._total.update(f"\0{name}\0".encode())
         for chunk in chunks:
-            own.update(chunk)
+            file_digest.update(chunk)
             self._total.update(chunk)
             size += len(chunk)
-        self.sha256[name] = own.hexdigest()
+        self.sha256[name] = file_digest.hexdigest()
         return size
 
     @property

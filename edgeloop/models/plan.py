@@ -301,9 +301,9 @@ def with_records(records: Records) -> dict[str, Value]:
 
 
 def _written(record: StageRecord) -> object:
-    known = {name: value for name, value in vars(record).items() if value != vars(_EMPTY)[name]}
-    other = known.pop("other", {})
-    return {**other, **known} if isinstance(other, dict) else known or other
+    fields = {name: value for name, value in vars(record).items() if value != vars(_EMPTY)[name]}
+    other = fields.pop("other", {})
+    return {**other, **fields} if isinstance(other, dict) else fields or other
 
 
 def holders(records: Records) -> list[str]:
@@ -386,37 +386,37 @@ def _status(row: Values, records: Records, plan: Plan) -> str:
 def _record(fields: object) -> StageRecord:
     if not isinstance(fields, dict):
         return StageRecord(other=fields)
-    known = {name: read(fields[name]) for name, read in _READERS.items() if name in fields}
+    our_fields = {name: read(fields[name]) for name, read in _READERS.items() if name in fields}
     other = {name: value for name, value in fields.items() if name not in _READERS}
-    return StageRecord(**known, other=other or None)  # type: ignore[arg-type]
+    return StageRecord(**our_fields, other=other or None)  # type: ignore[arg-type]
 
 
-def _text(found: object) -> str:
-    return found if isinstance(found, str) else ""
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
 
 
-def _number(found: object, largest: float) -> float:
-    if isinstance(found, bool) or not isinstance(found, int | float):
+def _number(value: object, largest: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return 0.0
-    return float(found) if 0 <= found <= largest else 0.0
+    return float(value) if 0 <= value <= largest else 0.0
 
 
-def _moment(found: object) -> float:
-    return _number(found, LAST_MOMENT)
+def _moment(value: object) -> float:
+    return _number(value, LAST_MOMENT)
 
 
-def _count(found: object) -> int:
-    return int(_number(found, MOST_ATTEMPTS))
+def _count(value: object) -> int:
+    return int(_number(value, MOST_ATTEMPTS))
 
 
-def _tokens(found: object) -> list[str]:
-    tokens = found if isinstance(found, list) else []
+def _tokens(value: object) -> list[str]:
+    tokens = value if isinstance(value, list) else []
     return [token for token in tokens if isinstance(token, str)][-REMEMBERED:]
 
 
-def _files(found: object) -> dict[str, str]:
+def _files(value: object) -> dict[str, str]:
     """Names and keys are texts; what else a stranger wrote there names no file."""
-    pairs = found.items() if isinstance(found, dict) else ()
+    pairs = value.items() if isinstance(value, dict) else ()
     return {name: key for name, key in pairs if isinstance(key, str)}
 
 
@@ -431,6 +431,6 @@ _READERS: Mapping[str, Callable[[object], object]] = {
     "committed": _tokens,
     "files": _files,
     "sha256": _files,
-    "queued": lambda found: found is True,
+    "queued": lambda value: value is True,
     "silent": _count,
 }

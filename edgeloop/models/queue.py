@@ -94,11 +94,11 @@ class Queue:
 
     def repair(self, name: str, row: Values | None, hint: Hint | None = None) -> None:
         """Make the hints of one model what its row says, beginning with one found stale."""
-        wanted = {} if row is None else dict(self._wanted(name, row))
-        if hint is not None and hint.record.key not in wanted:
+        due = {} if row is None else dict(self._wanted(name, row))
+        if hint is not None and hint.record.key not in due:
             with contextlib.suppress(RowChanged):
                 self._hints.delete(hint.record)
-        for key, values in wanted.items():
+        for key, values in due.items():
             with contextlib.suppress(RowExists):
                 self._hints.insert(key, values)
 
@@ -158,11 +158,11 @@ class Queue:
 
     def queued(self, capabilities: Collection[str]) -> list[Hint]:
         """Hints at stages that are claimed ahead and not begun, best first."""
-        found = []
+        hints = []
         for prefix in sorted({f"{plain_key(capability)}|" for capability in capabilities}):
             for record in self._hints.marked(prefix, "queued"):
-                found.append(Hint(record, lambda: None))
-        return sorted(found, key=lambda hint: hint.order)
+                hints.append(Hint(record, lambda: None))
+        return sorted(hints, key=lambda hint: hint.order)
 
     def update(self, models: Table, record: Record, changes: Changes) -> Record:
         """Update a model's row and, with it, the hints that no longer say what it says."""
@@ -188,15 +188,17 @@ class Queue:
         """Put in every hint that is missing, and show those that are hidden for longer than the row
         says: by a machine whose clock was wrong, or whose last write got lost. Runners repair other
         stale hints when they meet them."""
-        known = {hint.key: hint if _is_hidden(hint, now) else None for hint in self._hints.query()}
+        present = {
+            hint.key: hint if _is_hidden(hint, now) else None for hint in self._hints.query()
+        }
         unfinished = [Condition("status", "!=", status) for status in FINISHED]
 
         def missing() -> Iterator[tuple[str, Values]]:
             for record in models.query(where=unfinished):
                 for key, values in self._wanted(record.key, record.values):
-                    if key not in known:
+                    if key not in present:
                         yield key, values
-                    elif hidden := known[key]:
+                    elif hidden := present[key]:
                         self._show(hidden, values)
 
         self._hints.insert_many(missing())
@@ -259,8 +261,12 @@ class Queue:
         return ready_at(row, stage, self._plan, self._margin_s)
 
     def key(self, name: str, row: Values, stage: Stage) -> str:
-        own, natural = own_priority(row), bounded_priority(stage.priority(row))
-        rank = _rank_text(natural) if own is None else _rank_text(own) + OWN + _rank_text(natural)
+        explicit, natural = own_priority(row), bounded_priority(stage.priority(row))
+        rank = (
+            _rank_text(natural)
+            if explicit is None
+            else _rank_text(explicit) + OWN + _rank_text(natural)
+        )
         uploaded = str(row.get("model_date") or "")[:19]
         capability = plain_key(capability_of(row, stage, self._plan))
         return f"{capability}|{rank}|{plain_key(uploaded)}|{plain_key(name)}|{stage.name}"

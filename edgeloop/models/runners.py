@@ -190,8 +190,8 @@ class Registry:
 
     def _dead(self, older_s: float) -> list[tuple[RunnerEntry, Record]]:
         now = self._store.now()
-        found = [(_entry(record, now), record) for record in self._table.query()]
-        dead = sorted((pair for pair in found if pair[0].is_dead), key=lambda pair: pair[0].age_s)
+        entries = [(_entry(record, now), record) for record in self._table.query()]
+        dead = sorted((pair for pair in entries if pair[0].is_dead), key=lambda pair: pair[0].age_s)
         return [pair for n, pair in enumerate(dead) if pair[0].age_s > older_s or n >= MOST_DEAD]
 
 

@@ -107,13 +107,13 @@ class Uploader:
             check_model_name(name)
         check_priority(options.priority)
         token = uuid.uuid4().hex
-        known, note = self._known_or_noted(file, name, token)
-        if known is not None and known.values.get("status") != "uploading":
-            return known.key, False
+        twin, note = self._known_or_noted(file, name, token)
+        if twin is not None and twin.values.get("status") != "uploading":
+            return twin.key, False
         row = None
         try:
             self._check_room(file)
-            row = self._reserve(file, known.key if known else name, options, token)
+            row = self._reserve(file, twin.key if twin else name, options, token)
             is_ours = note is None or self._notes.confirm(note, row.key if row else str(name))
         except BaseException:
             if row is not None:
@@ -144,12 +144,12 @@ class Uploader:
         while True:
             now = time.monotonic()
             note = self._notes.get(content)
-            known = self._row_with(content, name, note)
-            if known is not None and name not in (None, known.key):
+            twin = self._row_with(content, name, note)
+            if twin is not None and name not in (None, twin.key):
                 return None, None
-            if known is not None:
-                if not self._is_under_way(known) or now - began > UPLOAD_PATIENCE_S:
-                    return known, None
+            if twin is not None:
+                if not self._is_under_way(twin) or now - began > UPLOAD_PATIENCE_S:
+                    return twin, None
             elif note is None or self._is_dead(note, now - watched.setdefault(note.version, now)):
                 self._check_room(file)
                 if (won := self._notes.win(content, name, token, note)) is not None:
@@ -158,7 +158,7 @@ class Uploader:
                 return None, None
             if not is_told and now - began >= QUIET_S:
                 is_told = True
-                _tell_wait(file, known)
+                _tell_wait(file, twin)
             time.sleep(LOOK_AGAIN_S)
 
     def _is_under_way(self, row: Record) -> bool:
@@ -344,9 +344,9 @@ class Uploader:
         return None
 
 
-def _tell_wait(file: OnnxFile, known: Record | None) -> None:
+def _tell_wait(file: OnnxFile, twin: Record | None) -> None:
     """Logged: shown on stderr, unless a program configures it otherwise."""
-    who = f" by {known.values.get('node')} as {known.key}" if known is not None else ""
+    who = f" by {twin.values.get('node')} as {twin.key}" if twin is not None else ""
     limit = f"waiting for that, at most {UPLOAD_PATIENCE_S:.0f} s"
     _LOG.warning("%s: the same content is being uploaded%s; %s", file.path.name, who, limit)
 
@@ -370,14 +370,14 @@ class ContentNotes:
         return self._notes.get(_note_key(content))
 
     def win(
-        self, content: str, name: str | None, token: str, known: Record | None
+        self, content: str, name: str | None, token: str, abandoned: Record | None
     ) -> Record | None:
         """The note as ours: a new one, or the one that is known, whose model is gone or will not
         come. None: another upload was faster."""
         values: Changes = {"model": name, "token": token, "begun": True}
         with contextlib.suppress(RowExists, RowChanged):
-            if known is not None:
-                return self._notes.update(known, values)
+            if abandoned is not None:
+                return self._notes.update(abandoned, values)
             return self._notes.insert(_note_key(content), merged({}, values))
         note = self.get(content)  # a library may repeat a write whose answer was lost
         return note if note is not None and note.values.get("token") == token else None

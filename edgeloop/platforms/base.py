@@ -157,12 +157,12 @@ class Converted:
     def memory_or_guess(self) -> DeployedMemory | None:
         """Where the toolchain does not know, that of the graph with all its weights in 8 bits and
         its activations in what the precision says."""
-        known = self.info.memory
-        if self.memory is not None or known is None:
+        guess = self.info.memory
+        if self.memory is not None or guess is None:
             return self.memory
         wide = self.precision == "a16w8"
-        peak = known.activations_16bit if wide else known.activations_8bit
-        return DeployedMemory(known.weights_8bit, peak)
+        peak = guess.activations_16bit if wide else guess.activations_8bit
+        return DeployedMemory(guess.weights_8bit, peak)
 
 
 PROBE = ".probe"

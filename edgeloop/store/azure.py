@@ -98,17 +98,17 @@ class AzureStore(Store):
     def _has_spelling(self, experiment: str) -> bool:
         """Whether there is a table of that name. Raises BadName if there is one in another case:
         the service takes them for the same, but files are in folders, whose case counts."""
-        wanted = table_name(experiment)
+        exact = table_name(experiment)
         try:
             with our_errors(self.description):
                 names = [table.name for table in self._service.list_tables()]
         except StoreRefused:  # a signature for one table may not list others
             return True
-        other = next((name for name in names if name.lower() == wanted.lower()), "")
-        if other in ("", wanted):
+        other = next((name for name in names if name.lower() == exact.lower()), "")
+        if other in ("", exact):
             return bool(other)
-        known = experiment_name(other)
-        reason = f"this store has {known!r}, and Azure takes both for one: use {known}"
+        existing = experiment_name(other)
+        reason = f"this store has {existing!r}, and Azure takes both for one: use {existing}"
         raise BadName(what="experiment", name=experiment, reason=reason)
 
     def queue(self, experiment: str) -> Table:
@@ -201,8 +201,10 @@ class AzureTable(Table):
             if any(_leaves_traces(record.values, name, value) for name, value in changes.items()):
                 version = self._replace(record, changes)
             else:
-                kept = {name for name, value in changes.items() if value is not None}
-                merge = {name: v for name, v in packed.items() if name.split(_PART)[0] in kept}
+                set_columns = {name for name, value in changes.items() if value is not None}
+                merge = {
+                    name: v for name, v in packed.items() if name.split(_PART)[0] in set_columns
+                }
                 version = self._write("merge", record, merge)
         return Record(record.key, after, version)
 
@@ -300,8 +302,8 @@ class AzureTable(Table):
         ) -> Iterator[Any]:
             text = f"PartitionKey eq @partition{' and ' if clause else ''}{clause}"
             values = {"partition": self._partition, **parameters}
-            found = self._client.query_entities(text, parameters=values, select=select)
-            return self._guarded(iter(found))
+            pages = self._client.query_entities(text, parameters=values, select=select)
+            return self._guarded(iter(pages))
 
         def readable(entities: Iterable[Any]) -> Iterator[Record]:
             return self._place.readable(entities, _record)
@@ -333,9 +335,9 @@ class AzureTable(Table):
         if stored is None or stored.metadata["etag"] != record.version:
             raise RowChanged(key=record.key)
         names = set(changes)
-        kept = {name: v for name, v in stored.items() if name.split(_PART)[0] not in names}
+        untouched = {name: v for name, v in stored.items() if name.split(_PART)[0] not in names}
         after = {name: value for name, value in changes.items() if value is not None}
-        return self._write("replace", record, kept | _columns_of(after))
+        return self._write("replace", record, untouched | _columns_of(after))
 
     def _write(self, mode: str, record: Record, columns: Mapping[str, Any]) -> str:
         from azure.core import MatchConditions
@@ -764,9 +766,9 @@ def drift_of(
     if newest is None or clock() - listed_at > LIST_EVERY_S:
         return _by_listing(query, get, as_records, known, clock())
     since = {"since": newest - OVERLAP}
-    found = list(query("Timestamp ge @since", since, None))
-    changed = [row for row in as_records(found) if known.get(row.key) != row.version]
-    return Drift(changed, (), _mark(_newest(found, newest), listed_at))
+    recent = list(query("Timestamp ge @since", since, None))
+    changed = [row for row in as_records(recent) if known.get(row.key) != row.version]
+    return Drift(changed, (), _mark(_newest(recent, newest), listed_at))
 
 
 def _by_listing(
@@ -783,9 +785,12 @@ def _by_listing(
     return Drift(rows, gone, _mark(_newest(listed, None), now))
 
 
-def _newest(entities: Iterable[Any], known: datetime | None) -> datetime | None:
+def _newest(entities: Iterable[Any], newest_before: datetime | None) -> datetime | None:
     stamps = [entity.metadata["timestamp"] for entity in entities]
-    return max([*(stamp for stamp in stamps if stamp), *([known] if known else [])], default=None)
+    return max(
+        [*(stamp for stamp in stamps if stamp), *([newest_before] if newest_before else [])],
+        default=None,
+    )
 
 
 def _mark(newest: datetime | None, listed_at: float) -> str:

@@ -131,7 +131,7 @@ class SqlStore(Store):
         for space, *row in self._database.saved_rows():
             if isinstance(space, str) and (space.startswith(MODELS_TABLE) or space == USAGE_TABLE):
                 place = places.setdefault(space, Place(self.description, space))
-                yield from ((space, found) for found in place.readable([tuple(row)], _record))
+                yield from ((space, record) for record in place.readable([tuple(row)], _record))
 
     def close(self) -> None:
         self._database.close()
@@ -781,8 +781,8 @@ class SqliteDatabase(Database):
         """By SQLite itself. Each line says what is wrong with one page, row or index."""
         if not self._is_there():
             return
-        found = self.run(lambda connection: connection.execute(_INTEGRITY).fetchall())
-        for (line,) in found:
+        report = self.run(lambda connection: connection.execute(_INTEGRITY).fetchall())
+        for (line,) in report:
             if line != "ok":
                 yield f"store.db: {line}"
 
