@@ -15,12 +15,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 from bench.tables import markdown
 from edgeloop.platforms import open_device
+from edgeloop.platforms.batching import run_test
 from edgeloop.platforms.qnn.toolchain import QnnToolchain
 from edgeloop.runner import worker as worker_module
 from edgeloop.runner.loop import RunnerOptions
 from edgeloop.runner.loop import run as run_runner
 from edgeloop.runner.presence import RunnerEvent
-from edgeloop.runner.stages.accuracy import run_test
 from edgeloop.runner.stages.base import Sizes
 from edgeloop.settings import Settings
 from edgeloop.store import SqliteLocation

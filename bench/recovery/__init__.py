@@ -31,7 +31,7 @@ from edgeloop.platforms import (
     open_device,
     open_toolchain,
 )
-from edgeloop.runner.stages.accuracy import run_test, scorer_of
+from edgeloop.platforms.batching import run_test, scorer_of
 from edgeloop.runner.stages.base import Assignment, Equipment, Sizes
 from edgeloop.runner.stages.convert import convert
 from edgeloop.settings import Settings

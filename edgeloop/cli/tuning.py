@@ -442,7 +442,7 @@ def _prepared(net: Net, shapes: Mapping[str, tuple[int, ...]], folder: Path) -> 
     from dataclasses import replace
 
     from edgeloop.graph.isolated import graph_pool
-    from edgeloop.runner.inspection import check_file
+    from edgeloop.graph.read import check_file
 
     check_file(net.path)
     return replace(net, path=graph_pool().prepare(net.path, dict(shapes), folder))

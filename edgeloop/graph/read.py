@@ -19,6 +19,19 @@ _LARGEST_INSIDE = 1 << 30  # bytes of weights: with more of them, a file has the
 _SMALL = 1 << 12  # elements: shapes, pads and scales, on which other shapes depend
 
 
+def check_file(path: Path) -> None:
+    """Raises UnusableModel for what cannot be a model at all: a folder, nothing, an empty file."""
+    try:
+        if path.is_dir():
+            raise UnusableModel(file=str(path), reason="it is a folder. Name an ONNX file")
+        if path.stat().st_size == 0:
+            raise UnusableModel(file=path.name, reason="the file is empty")
+    except FileNotFoundError:
+        raise UnusableModel(file=str(path.absolute()), reason="there is no such file") from None
+    except OSError as error:
+        raise LocalFileError(path=path, reason=error.strerror or str(error)) from None
+
+
 def load_model(path: Path, with_weights: bool = True) -> ModelProto:
     """Without its weights, those that lie beside the file stay there."""
     import onnx

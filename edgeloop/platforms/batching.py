@@ -1,26 +1,44 @@
-"""Batches of samples: checked, prepared, cut into the runs of a model, and run by several workers
-with results in order."""
+"""Batches of samples: checked, prepared, cut into the runs of a model, run by several workers with
+results in order, and scored as they come."""
 
 from __future__ import annotations
 
 import math
+import queue
+import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from edgeloop._util.isolation import as_file, mapped
+from edgeloop._util.system import show_progress
 from edgeloop.errors import BadInput, ModelFailed
 from edgeloop.graph.info import GraphInfo, TensorInfo
-from edgeloop.tasks import Images, Output, Samples, Tensors
+from edgeloop.tasks import (
+    Images,
+    Output,
+    Samples,
+    Score,
+    Scorer,
+    TakesOutputs,
+    Task,
+    Tensors,
+    reading_data,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from edgeloop.platforms.base import Device, Kind
+
+T = TypeVar("T")
+BATCH = 8
+AHEAD = 4
 _PIECES_PER_WORKER = 4
 _PIECE_BYTES = 2**20
 SEED = 0
@@ -271,3 +289,96 @@ def as_input(images: Images, layout: str) -> NDArray[np.float32]:
     """What a model is fed: floats from 0 to 1, in its layout."""
     moved = images.transpose(0, 3, 1, 2) if layout == "NCHW" else images
     return np.divide(np.ascontiguousarray(moved), np.float32(255), dtype=np.float32)
+
+
+def run_test(
+    task: Task,
+    device: Device,
+    model: Path,
+    info: GraphInfo,
+    kind: Kind,
+    samples: Samples,
+    scorer: Scorer | None = None,
+) -> Score:
+    """Inference and scoring overlap: outputs are scored while the next are computed, and no more
+    than a few batches of outputs exist at any time. The default `scorer` is the task's own, with
+    curves."""
+    scorer = scorer or scorer_of(task)
+    outputs = device.infer(model, info, kind, batches(samples, info))
+    if isinstance(task, TakesOutputs):
+        return score_of(outputs, samples, scorer, device.name)
+    single = (batch[info.output_name] for batch in outputs)
+    return score_of(single, samples, scorer, device.name)
+
+
+def scorer_of(task: Task, curves: bool = True) -> Scorer:
+    """It may read options and labels of the dataset."""
+    with reading_data():
+        return task.scorer(curves)
+
+
+def score_of(
+    outputs: Iterable[Output | Tensors], samples: Samples, scorer: Scorer, device: str
+) -> Score:
+    """Each image once and in order, or there is no score."""
+    seen = 0
+    for batch in ahead(outputs):
+        arrays = list(batch.values()) if isinstance(batch, Mapping) else [batch]
+        count = len(arrays[0])
+        if not all(_has_usable_maximum(array) for array in arrays):
+            reason = f"{device} gave NaN or infinite values for images {seen}–{seen + count}"
+            raise ModelFailed(reason=reason)
+        labels = samples.labels[seen : seen + count]
+        if len(labels) == count:
+            scorer.add(batch, labels)
+        seen += count
+    if seen != len(samples):
+        raise ModelFailed(reason=f"{device} gave {seen} results for {len(samples)} images")
+    with reading_data():  # a test set in which there is nothing to find, for example
+        return scorer.score()
+
+
+def _has_usable_maximum(array: Output) -> bool:
+    """No NaN and no positive infinity, in one pass and without a copy."""
+    return array.dtype.kind != "f" or bool(np.isfinite(array.max(initial=0.0)))
+
+
+def batches(samples: Samples, info: GraphInfo, size: int = BATCH) -> Iterator[Tensors]:
+    """As devices take them; every one but the last fills whole runs of the model."""
+    step = max(1, size // info.batch) * info.batch
+    arrays = samples.tensors or {info.input_name: samples.images}
+    for start in range(0, len(samples), step):
+        yield {name: array[start : start + step] for name, array in arrays.items()}
+
+
+def ahead(outputs: Iterable[T]) -> Iterator[T]:
+    """Draws from `outputs` in a thread of its own, a few items ahead of the consumer."""
+    ready: queue.Queue[T | BaseException | None] = queue.Queue(AHEAD)
+    stopped = threading.Event()
+
+    def draw() -> None:
+        last: BaseException | None = None
+        try:
+            for output in outputs:
+                while not stopped.is_set():
+                    try:
+                        ready.put(output, timeout=0.2)
+                        break
+                    except queue.Full:
+                        continue
+                if stopped.is_set():
+                    return
+        except BaseException as error:  # noqa: BLE001 - carried over and raised by the consumer
+            last = error
+        ready.put(last)
+
+    thread = threading.Thread(target=copy_context().run, args=(draw,), daemon=True)
+    thread.start()
+    try:
+        while (item := ready.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            show_progress()
+            yield item
+    finally:
+        stopped.set()

@@ -20,6 +20,7 @@ from edgeloop._util.values import plural
 from edgeloop.errors import EdgeloopError
 from edgeloop.graph.info import GraphInfo, Shape
 from edgeloop.graph.isolated import graph_pool
+from edgeloop.graph.read import check_file
 from edgeloop.platforms import (
     DEFAULT_PRECISION,
     Converted,
@@ -35,7 +36,6 @@ from edgeloop.platforms import (
     open_toolchain,
     platform_of,
 )
-from edgeloop.runner.inspection import check_file
 from edgeloop.settings import Settings
 from edgeloop.tasks import Samples, TensorsTask
 

@@ -34,7 +34,8 @@ from edgeloop.platforms import (
     open_device,
     open_toolchain,
 )
-from edgeloop.runner.stages.accuracy import agreement_of, batches, test_batches, test_samples
+from edgeloop.platforms.batching import batches
+from edgeloop.runner.stages.accuracy import agreement_of, test_batches, test_samples
 from edgeloop.runner.stages.base import Assignment, Equipment, Sizes, choose_task
 from edgeloop.tasks import (
     Interval,

@@ -36,6 +36,7 @@ from edgeloop._version import __version__
 from edgeloop.errors import BadInput, BadSetting, LocalFileError
 from edgeloop.graph.info import GraphSummary, Shape
 from edgeloop.graph.isolated import graph_pool
+from edgeloop.graph.read import check_file
 from edgeloop.platforms import (
     DEFAULT_PRECISION,
     Converted,
@@ -55,8 +56,7 @@ from edgeloop.platforms import (
     open_toolchain,
     platform_of,
 )
-from edgeloop.runner.inspection import check_file
-from edgeloop.runner.stages.accuracy import run_test
+from edgeloop.platforms.batching import run_test
 from edgeloop.settings import Settings
 from edgeloop.tasks import (
     Interval,

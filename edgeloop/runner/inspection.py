@@ -16,14 +16,13 @@ from edgeloop._util.system import available_cpus
 from edgeloop.errors import (
     BadInput,
     BadModel,
-    LocalFileError,
     MissingExtra,
     ModelFailed,
-    UnusableModel,
     WorkerFailed,
 )
 from edgeloop.graph.info import GraphSummary, Shape, TaskFit, fitting_task
 from edgeloop.graph.isolated import GraphProcess
+from edgeloop.graph.read import check_file
 from edgeloop.platforms import EstimatesIntervals, Estimator, platform_of
 from edgeloop.settings import Settings
 
@@ -128,19 +127,6 @@ def inspect_model(
     fit = fitting_task(summary.info) if summary.info else None
     names = [inquiry.device for inquiry in inquiries]
     return Inspection(summary, fit, chips, _others(names, settings))
-
-
-def check_file(path: Path) -> None:
-    """Raises UnusableModel for what cannot be a model at all: a folder, nothing, an empty file."""
-    try:
-        if path.is_dir():
-            raise UnusableModel(file=str(path), reason="it is a folder. Name an ONNX file")
-        if path.stat().st_size == 0:
-            raise UnusableModel(file=path.name, reason="the file is empty")
-    except FileNotFoundError:
-        raise UnusableModel(file=str(path.absolute()), reason="there is no such file") from None
-    except OSError as error:
-        raise LocalFileError(path=path, reason=error.strerror or str(error)) from None
 
 
 class _Inquiry:

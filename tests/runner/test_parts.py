@@ -21,12 +21,13 @@ from edgeloop.models.leases import Leases, Outcome
 from edgeloop.models.plan import default_plan
 from edgeloop.models.upload import UploadOptions
 from edgeloop.platforms import Measurement, open_device
+from edgeloop.platforms.batching import ahead
 from edgeloop.platforms.qnn.toolchain import QnnToolchain
 from edgeloop.runner.coordinator import Coordinator
 from edgeloop.runner.machines import use_today, utilisation
 from edgeloop.runner.presence import record_use
 from edgeloop.runner.resources import WorkFolder, fetch_files
-from edgeloop.runner.stages.accuracy import accuracy, ahead
+from edgeloop.runner.stages.accuracy import accuracy
 from edgeloop.runner.stages.base import Assignment, Equipment, Sizes
 from edgeloop.runner.stages.benchmark import benchmark
 from edgeloop.runner.worker import Heartbeat, RunnerContext, Worker

@@ -14,7 +14,7 @@ import pytest
 from edgeloop.errors import BadInput, ModelFailed
 from edgeloop.graph.info import image_info
 from edgeloop.platforms import GraphInfo
-from edgeloop.runner.stages.accuracy import run_test
+from edgeloop.platforms.batching import run_test
 from edgeloop.runner.stages.base import Assignment, Equipment, Sizes, perform
 from edgeloop.tasks import Task, open_task, read_examples
 from edgeloop.testing.faces import make_faces

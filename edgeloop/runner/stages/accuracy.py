@@ -7,21 +7,25 @@ device agrees with the float model on the host, on the same inputs.
 from __future__ import annotations
 
 import math
-import queue
 import shutil
-import threading
-from collections.abc import Iterable, Iterator, Mapping
-from contextvars import copy_context
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 
-from edgeloop._util.system import show_progress
 from edgeloop.errors import ModelFailed, NoSuchPrecision
 from edgeloop.platforms import Device, GivesClasses, GraphInfo, Kind, device_type
-from edgeloop.platforms.batching import cut, sample_count
+from edgeloop.platforms.batching import (
+    BATCH,
+    ahead,
+    batches,
+    cut,
+    run_test,
+    sample_count,
+    score_of,
+    scorer_of,
+)
 from edgeloop.runner.stages.base import Assignment, Equipment, Result, choose_task
 from edgeloop.store import Value
 from edgeloop.tasks import (
@@ -30,9 +34,6 @@ from edgeloop.tasks import (
     Output,
     Samples,
     Score,
-    Scorer,
-    TakesOutputs,
-    Task,
     Tensors,
     TensorsTask,
     example_files,
@@ -42,9 +43,6 @@ from edgeloop.tasks import (
     write_score_files,
 )
 
-T = TypeVar("T")
-BATCH = 8
-AHEAD = 4
 NOT_AVAILABLE = "n/a"  # as old tables say it where a device has no such result
 COMPARED = ("f1_1k", "f1_1k_f")
 _BATCH_BYTES = 64 * 1024**2  # of outputs; a few batches exist at any time
@@ -165,32 +163,6 @@ def _copied(work: Assignment, stage: str, samples: Samples) -> Result:
     return Result(columns, files, summary)
 
 
-def run_test(
-    task: Task,
-    device: Device,
-    model: Path,
-    info: GraphInfo,
-    kind: Kind,
-    samples: Samples,
-    scorer: Scorer | None = None,
-) -> Score:
-    """Inference and scoring overlap: outputs are scored while the next are computed, and no more
-    than a few batches of outputs exist at any time. The default `scorer` is the task's own, with
-    curves."""
-    scorer = scorer or scorer_of(task)
-    outputs = device.infer(model, info, kind, batches(samples, info))
-    if isinstance(task, TakesOutputs):
-        return _score_of(outputs, samples, scorer, device.name)
-    single = (batch[info.output_name] for batch in outputs)
-    return _score_of(single, samples, scorer, device.name)
-
-
-def scorer_of(task: Task, curves: bool = True) -> Scorer:
-    """It may read options and labels of the dataset."""
-    with reading_data():
-        return task.scorer(curves)
-
-
 def _scored(
     work: Assignment,
     equipment: Equipment,
@@ -211,30 +183,9 @@ def _scored(
     if maps is None or not isinstance(device, GivesClasses):
         return run_test(task, device, model, info, kind, samples, scorer=scorer), scorer
     outputs = device.infer_classes(maps, info, kind, batches(samples, info))
-    whole = _score_of(outputs, samples, scorer, device.name)
+    whole = score_of(outputs, samples, scorer, device.name)
     sample = replace(samples, images=samples.images[:few], labels=samples.labels[:few])
     return whole.with_curves_of(run_test(task, device, model, info, kind, sample)), scorer
-
-
-def _score_of(
-    outputs: Iterable[Output | Tensors], samples: Samples, scorer: Scorer, device: str
-) -> Score:
-    """Each image once and in order, or there is no score."""
-    seen = 0
-    for batch in ahead(outputs):
-        arrays = list(batch.values()) if isinstance(batch, Mapping) else [batch]
-        count = len(arrays[0])
-        if not all(_has_usable_maximum(array) for array in arrays):
-            reason = f"{device} gave NaN or infinite values for images {seen}–{seen + count}"
-            raise ModelFailed(reason=reason)
-        labels = samples.labels[seen : seen + count]
-        if len(labels) == count:
-            scorer.add(batch, labels)
-        seen += count
-    if seen != len(samples):
-        raise ModelFailed(reason=f"{device} gave {seen} results for {len(samples)} images")
-    with reading_data():  # a test set in which there is nothing to find, for example
-        return scorer.score()
 
 
 def compare_with_float(
@@ -332,49 +283,3 @@ def _paired(
             other = cut(other, count, sample_count(other))
     except StopIteration:
         return
-
-
-def _has_usable_maximum(array: Output) -> bool:
-    """No NaN and no positive infinity, in one pass and without a copy."""
-    return array.dtype.kind != "f" or bool(np.isfinite(array.max(initial=0.0)))
-
-
-def batches(samples: Samples, info: GraphInfo, size: int = BATCH) -> Iterator[Tensors]:
-    """As devices take them; every one but the last fills whole runs of the model."""
-    step = max(1, size // info.batch) * info.batch
-    arrays = samples.tensors or {info.input_name: samples.images}
-    for start in range(0, len(samples), step):
-        yield {name: array[start : start + step] for name, array in arrays.items()}
-
-
-def ahead(outputs: Iterable[T]) -> Iterator[T]:
-    """Draws from `outputs` in a thread of its own, a few items ahead of the consumer."""
-    ready: queue.Queue[T | BaseException | None] = queue.Queue(AHEAD)
-    stopped = threading.Event()
-
-    def draw() -> None:
-        last: BaseException | None = None
-        try:
-            for output in outputs:
-                while not stopped.is_set():
-                    try:
-                        ready.put(output, timeout=0.2)
-                        break
-                    except queue.Full:
-                        continue
-                if stopped.is_set():
-                    return
-        except BaseException as error:  # noqa: BLE001 - carried over and raised by the consumer
-            last = error
-        ready.put(last)
-
-    thread = threading.Thread(target=copy_context().run, args=(draw,), daemon=True)
-    thread.start()
-    try:
-        while (item := ready.get()) is not None:
-            if isinstance(item, BaseException):
-                raise item
-            show_progress()
-            yield item
-    finally:
-        stopped.set()

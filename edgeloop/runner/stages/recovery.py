@@ -14,7 +14,8 @@ from pathlib import Path
 
 from edgeloop.errors import BadInput
 from edgeloop.platforms import CompilesQuantized, Converted, Device, GraphInfo, Kind
-from edgeloop.runner.stages.accuracy import agreement_of, run_test, scorer_of, test_batches
+from edgeloop.platforms.batching import run_test, scorer_of
+from edgeloop.runner.stages.accuracy import agreement_of, test_batches
 from edgeloop.runner.stages.base import Assignment, Equipment, calibration_samples
 from edgeloop.store import Value
 from edgeloop.tasks import (
