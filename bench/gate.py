@@ -26,7 +26,8 @@ from typing import Any
 import numpy as np
 
 from bench.tables import markdown
-from edgeloop.runner.gate import (
+from edgeloop.testing.faces import make_faces
+from edgeloop.tuning.gate import (
     Baseline,
     GateCheck,
     GateLimits,
@@ -34,7 +35,6 @@ from edgeloop.runner.gate import (
     compare_figures,
     measure_model,
 )
-from edgeloop.testing.faces import make_faces
 
 NETS = Path(__file__).parents[1] / "examples" / "nets"
 NAMES = ("unet-w8", "unet-w16", "unet-w24")

@@ -46,10 +46,10 @@ from edgeloop.cli.terminal import (
 if TYPE_CHECKING:
     from edgeloop.platforms import Device, LayerCost, LayerCosts, Precision, PrecisionPlan
     from edgeloop.runner.compare import Comparison, Variant
-    from edgeloop.runner.gate import Baseline, GateFigures, GateOptions, GateReport
     from edgeloop.settings import Settings
     from edgeloop.store import Values
     from edgeloop.tuning.advice import Advice, AdvisedRewrite
+    from edgeloop.tuning.gate import Baseline, GateFigures, GateOptions, GateReport
     from edgeloop.tuning.lab import Progress
     from edgeloop.tuning.precision import PrecisionPoint, PrecisionReport, TensorSensitivity
 
@@ -164,7 +164,7 @@ def gate(
     Example: edgeloop gate baseline.json net.onnx --dataset faces --markdown gate.md
     """
     from edgeloop.errors import EdgeloopError, ModelFailed, UnusableModel
-    from edgeloop.runner.gate import Baseline, GateLimits, compare_figures, refused_report
+    from edgeloop.tuning.gate import Baseline, GateLimits, compare_figures, refused_report
 
     limits = GateLimits(max_latency, max_drop, max_memory, max_size, strict)
     chosen = {"device": device, "task": task, "images": images, "precision": precision}
@@ -207,7 +207,7 @@ def _options(
     from edgeloop.errors import BadInput
     from edgeloop.graph.info import parse_shapes
     from edgeloop.platforms import MIXED
-    from edgeloop.runner.gate import GateOptions
+    from edgeloop.tuning.gate import GateOptions
 
     settings = load_settings(allow_cpu_fallback=allow_cpu_fallback)
     folder = dataset_folder(dataset, settings)
@@ -228,7 +228,7 @@ def _options(
 
 
 def _figures(net: Path, options: GateOptions, settings: Settings, device: str) -> GateFigures:
-    from edgeloop.runner.gate import measure_model
+    from edgeloop.tuning.gate import measure_model
 
     with waiting("quantizing, compiling and scoring"):
         return measure_model(net, options, settings, device)

@@ -2,6 +2,7 @@
 
 May import `platforms`, `tasks`, `graph`, `settings` and `pareto`; it works on files and knows
 neither rows nor stores. Start reading in `lab.py`, which compiles and simulates variants and caches
-the answers, then `advice.py` (rewrites), `precision.py` (bits per tensor) or `recovery.py`
-(accuracy lost to quantization). `worker.py` runs in worker processes.
+the answers, then `advice.py` (rewrites), `precision.py` (bits per tensor), `recovery.py`
+(accuracy lost to quantization) or `gate.py` (a model against a baseline). `worker.py` runs in
+worker processes.
 """

@@ -13,8 +13,8 @@ import yaml
 from click.testing import CliRunner, Result
 
 from edgeloop.cli.app import app
-from edgeloop.runner.gate import Baseline
 from edgeloop.testing.faces import make_faces
+from edgeloop.tuning.gate import Baseline
 from tests.graph import odd_models
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 
 from edgeloop.errors import BadInput, BadSetting, LocalFileError
-from edgeloop.runner.gate import (
+from edgeloop.tasks.coco import matches_type
+from edgeloop.tasks.depth import Depth
+from edgeloop.tuning.gate import (
     Baseline,
     GateFigures,
     GateLimits,
@@ -24,8 +26,6 @@ from edgeloop.runner.gate import (
     refused_report,
     unpacked,
 )
-from edgeloop.tasks.coco import matches_type
-from edgeloop.tasks.depth import Depth
 
 IMAGES = 120
 
