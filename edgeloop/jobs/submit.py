@@ -84,7 +84,10 @@ class SharedUpload:
     wrapper: str
     access: Access
     summary: str
-    places: ResolvedPlaces = field(repr=False)
+    # Places may hold signatures, which a printed or logged upload must not show.
+    sources: tuple[TicketPlace, ...] = field(repr=False)
+    targets: tuple[TicketPlace, ...] = field(repr=False)
+    served: tuple[ServedPlace, ...] = field(repr=False)
     package: str = ""
     exposed: tuple[str, ...] = ()  # tokens in the code: file, line and what it looks like
 
@@ -170,7 +173,7 @@ class Submission:
         if lifetime_s is None:
             lifetime_s = access_seconds(spec)
         resolver = PlaceResolver(self.settings, self.compute, lifetime_s or ACCESS_S)
-        places = resolver.resolve(spec.sources, spec.targets)
+        sources, targets, served = resolver.resolve(spec.sources, spec.targets)
         limit_bytes = self.settings.code_limit_mb * MEGABYTE
         snapshot = CodeSnapshot.take(
             spec.code,
@@ -200,7 +203,9 @@ class Submission:
             wrapper=ensure_wrapper(self.blobs),
             access=self.blobs.access(lifetime_s),
             summary=" · ".join((code, *described)),
-            places=places,
+            sources=sources,
+            targets=targets,
+            served=served,
             package=self._send_package() if spec.edgeloop else "",
             exposed=snapshot.exposed(),
         )
@@ -285,8 +290,7 @@ class Submission:
         records: list[tuple[str, bytes]] = []
         for (run, spec), shared in zip(recorded, uploads, strict=True):
             is_built = spec.environment.kind in self.compute.builds
-            ticket = _ticket(run.record, spec, shared.places, previous)
-            ticket = replace(ticket, package=shared.package)
+            ticket = _ticket(run.record, spec, shared, previous)
             if is_built:
                 ticket = replace(ticket, environment=Environment())
             tickets.append((ticket_key(run.record.id), ticket.to_json()))
@@ -421,9 +425,7 @@ def _check_travels(spec: JobSpec, snapshot: CodeSnapshot) -> None:
             raise BadJob(where=path, reason=reason)
 
 
-def _ticket(
-    record: JobRecord, spec: JobSpec, places: ResolvedPlaces, previous: str | None
-) -> Ticket:
+def _ticket(record: JobRecord, spec: JobSpec, shared: SharedUpload, previous: str | None) -> Ticket:
     return Ticket(
         id=record.id,
         name=record.name,
@@ -433,8 +435,8 @@ def _ticket(
         inputs=record.inputs,
         writes=spec.writes,
         outputs=spec.outputs,
-        sources=places.sources,
-        targets=places.targets,
+        sources=shared.sources,
+        targets=shared.targets,
         environment=spec.environment,
         variables=spec.filled_variables(),
         attempt=record.attempt,
@@ -443,6 +445,7 @@ def _ticket(
         grace_s=spec.grace_s,
         previous=previous,
         earlier=spec.earlier,
+        package=shared.package,
     )
 
 
@@ -457,7 +460,7 @@ def _order(record: JobRecord, spec: JobSpec, shared: SharedUpload) -> JobOrder:
         experiment=record.experiment,
         timeout_s=spec.timeout_s,
         threads=spec.threads,
-        places=shared.places.served,
+        places=shared.served,
         requires=edgeloop_requirements(*spec.edgeloop) if spec.edgeloop else (),
     )
 
@@ -471,15 +474,6 @@ def _order(record: JobRecord, spec: JobSpec, shared: SharedUpload) -> JobOrder:
 
 
 @dataclass(frozen=True)
-class ResolvedPlaces:
-    """What goes into a job's ticket, and what its compute is asked to provide."""
-
-    sources: tuple[TicketPlace, ...] = ()
-    targets: tuple[TicketPlace, ...] = ()
-    served: tuple[ServedPlace, ...] = ()
-
-
-@dataclass(frozen=True)
 class PlaceResolver:
     """Resolves the URLs of one submission; `seconds` is how long an access has to be valid."""
 
@@ -489,12 +483,13 @@ class PlaceResolver:
 
     def resolve(
         self, sources: Sequence[RemotePath], targets: Sequence[RemotePath]
-    ) -> ResolvedPlaces:
-        """Raises BadJob for what this compute cannot provide."""
+    ) -> tuple[tuple[TicketPlace, ...], tuple[TicketPlace, ...], tuple[ServedPlace, ...]]:
+        """The sources and the targets for a job's ticket, and those of both that its compute is
+        asked to provide. Raises BadJob for a place that it cannot provide."""
         served: list[ServedPlace] = []
         read = [self._place(place, f"SOURCE_{n}", False, served) for n, place in enumerate(sources)]
         made = [self._place(place, f"TARGET_{n}", True, served) for n, place in enumerate(targets)]
-        return ResolvedPlaces(tuple(read), tuple(made), tuple(served))
+        return tuple(read), tuple(made), tuple(served)
 
     def _place(
         self, place: RemotePath, slot: str, is_output: bool, served: list[ServedPlace]

@@ -214,11 +214,11 @@ def test_elsewhere_a_datastore_of_the_workspace_is_opened_with_a_signature(
     inside = "datastores/workspaceblobstore/paths"
     long = azureml.scope.workspace_id.replace("/resourceGroups/", "/resourcegroups/")
     resolver = PlaceResolver(Settings.load(project), make_compute("local"), 3600)
-    places = resolver.resolve(
+    [source], [target], served = resolver.resolve(
         [RemotePath("faces", f"azureml://{inside}/faces")],
         [RemotePath("copies", f"azureml:/{long}/{inside}/copies")],
     )
-    [source], [target] = places.sources, places.targets
+    assert not served
     assert azure_storage.key not in repr([*source.options.values(), *target.options.values()])
     assert open_from_job(source.access).read(f"{source.path}/1.png") == b"one"
     with pytest.raises(StoreRefused):
