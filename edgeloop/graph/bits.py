@@ -88,11 +88,11 @@ def tunable_tensors(model: ModelProto, exact: Iterable[str] = ()) -> tuple[Tunab
         for name in near:
             around[name] |= near - {name}
     names = {members[0]: _name(members, graph) for members in groups}
-    found = []
+    activations = []
     for members in groups:
         maker = makers.get(members[0])
         read = () if maker is None else tuple(names[of[n]] for n in maker.input if n in of)
-        found.append(
+        activations.append(
             TunableTensor(
                 name=names[members[0]],
                 kind="activation",
@@ -104,7 +104,7 @@ def tunable_tensors(model: ModelProto, exact: Iterable[str] = ()) -> tuple[Tunab
                 size=max(math.prod(shapes.get(member, ())) for member in members),
             )
         )
-    return (*found, *_weights(graph))
+    return (*activations, *_weights(graph))
 
 
 def channel_axis(node: NodeProto) -> int:
@@ -122,11 +122,11 @@ def weight_layers(graph: GraphProto) -> dict[str, NodeProto]:
     floats = {
         t.name for t in graph.initializer if t.data_type == TensorProto.FLOAT and len(t.dims) >= 2
     }
-    found: dict[str, NodeProto] = {}
+    first_users: dict[str, NodeProto] = {}
     for node in graph.node:
         if (node.op_type in CHANNEL_AXES or node.op_type == "Gemm") and node.input[1] in floats:
-            found.setdefault(node.input[1], node)
-    return found
+            first_users.setdefault(node.input[1], node)
+    return first_users
 
 
 def _weights(graph: GraphProto) -> list[TunableTensor]:

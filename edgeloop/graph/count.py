@@ -73,18 +73,20 @@ def count_layers(model: ModelProto) -> tuple[CountedLayer, ...]:
     counted: set[str] = set()
     layers = []
     for node in model.graph.node:
-        own = set() if node.op_type in _SETTINGS | _QUANTIZERS else set(node.input) & set(weights)
+        layer_weights = (
+            set() if node.op_type in _SETTINGS | _QUANTIZERS else set(node.input) & set(weights)
+        )
         layers.append(
             CountedLayer(
                 name=node.name,
                 operator=node.op_type,
                 inputs=tuple(shapes[n] for n in node.input if n in shapes and n not in weights),
                 outputs=tuple(shapes[name] for name in node.output if name in shapes),
-                parameters=sum(weights[name] for name in own - counted),
+                parameters=sum(weights[name] for name in layer_weights - counted),
                 macs=_macs(node, shapes),
             )
         )
-        counted |= own
+        counted |= layer_weights
     return tuple(layers)
 
 
@@ -150,13 +152,13 @@ def costliest(path: Path, count: int) -> list[LayerTiming]:
     try:
         with path.open(newline="", encoding="utf-8") as file:
             rows = [row for row in csv.DictReader(file) if row.get("time_us")]
-        found = [
+        timings = [
             LayerTiming(row["name"], (), float(row["time_us"]), float(row.get("share") or 0))
             for row in rows
         ]
     except (OSError, ValueError, KeyError, csv.Error):
         return []
-    return sorted(found, key=lambda layer: -layer.time_us)[:count]
+    return sorted(timings, key=lambda layer: -layer.time_us)[:count]
 
 
 def _macs(node: NodeProto, shapes: Mapping[str, Shape]) -> int:
@@ -238,10 +240,10 @@ def deployed_memory(
 ) -> DeployedMemory | None:
     """Of a quantized model; `known` are shapes of its tensors, where its own are not inferred.
     None where some stay unknown."""
-    found = _QuantizedGraph(model, known or {})
-    if found.has_unknown:
+    quantized = _QuantizedGraph(model, known or {})
+    if quantized.has_unknown:
         return None
-    return DeployedMemory(found.weight_bytes(), found.peak_bytes())
+    return DeployedMemory(quantized.weight_bytes(), quantized.peak_bytes())
 
 
 def _float_peak(graph: GraphProto, size: int | None) -> int:
@@ -348,8 +350,8 @@ class _QuantizedGraph:
         zero = self._constants.get(node.input[2]) if len(node.input) > 2 else None
         if zero is not None:
             return _bits(zero.data_type)
-        given = [attribute.i for attribute in node.attribute if attribute.name == "output_dtype"]
-        return _bits(given[0]) if given and given[0] else 8
+        dtypes = [attribute.i for attribute in node.attribute if attribute.name == "output_dtype"]
+        return _bits(dtypes[0]) if dtypes and dtypes[0] else 8
 
     @property
     def has_unknown(self) -> bool:
@@ -391,17 +393,17 @@ def _shapes(model: ModelProto, known: Mapping[str, Shape]) -> dict[str, Shape]:
     import onnx
 
     inferred = onnx.shape_inference.infer_shapes(_without_values(model)).graph
-    found = dict(known)
+    shapes = dict(known)
     for value in (*inferred.value_info, *inferred.input, *inferred.output):
         sides = value.type.tensor_type.shape.dim
         if value.type.tensor_type.HasField("shape") and all(s.HasField("dim_value") for s in sides):
-            found.setdefault(value.name, tuple(side.dim_value for side in sides))
+            shapes.setdefault(value.name, tuple(side.dim_value for side in sides))
     nodes = [node for node in model.graph.node if node.op_type in (_QUANTIZE, _DEQUANTIZE)]
     ends = [(node.input[0], node.output[0]) for node in nodes]
     for source, result in (*ends, *((result, source) for source, result in reversed(ends))):
-        if source in found:
-            found.setdefault(result, found[source])
-    return found
+        if source in shapes:
+            shapes.setdefault(result, shapes[source])
+    return shapes
 
 
 def _without_values(model: ModelProto) -> ModelProto:
@@ -434,7 +436,7 @@ def _item(kind: int) -> tuple[int, bool]:
     from onnx import helper
 
     try:
-        found = helper.tensor_dtype_to_np_dtype(kind)
+        dtype = helper.tensor_dtype_to_np_dtype(kind)
     except (KeyError, ValueError, TypeError):
         return 1, False
-    return max(1, int(found.itemsize)), found.kind == "f"
+    return max(1, int(dtype.itemsize)), dtype.kind == "f"

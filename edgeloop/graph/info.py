@@ -303,8 +303,8 @@ def fitting_task(info: GraphInfo) -> TaskFit:
     shapes = {tensor.name: info.sample_shape(tensor) for tensor in info.outputs}
     if len(info.outputs) == 1:
         return _of_one(info.outputs[0], shapes[info.output_name], (image.height, image.width))
-    if found := _boxes_and_scores(list(shapes.values())):
-        return TaskFit("detection", f"one image in, {found}")
+    if boxes := _boxes_and_scores(list(shapes.values())):
+        return TaskFit("detection", f"one image in, {boxes}")
     size = (image.height, image.width)
     fits = {one.name: _of_one(one, shapes[one.name], size) for one in info.outputs}
     if len(set(fits.values())) == 1 and (fit := fits[info.output_name]).task == "keypoints":
@@ -348,8 +348,8 @@ def _of_one(output: TensorInfo, shape: Shape, size: tuple[int, int]) -> TaskFit:
         return TaskFit("depth", f"one image in, one number per pixel out ({shape_text(shape)})")
     if len(shape) == 2:
         return _of_table(shape)
-    if found := _channels(shape, size):
-        return _of_map(output.name.lower(), *found, size)
+    if channels := _channels(shape, size):
+        return _of_map(output.name.lower(), *channels, size)
     return TaskFit("tensors", f"no other task scores an output {shape_text(shape)}")
 
 

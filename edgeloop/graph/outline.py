@@ -94,7 +94,7 @@ def outline_of(model: ModelProto) -> Outline:
     def add(name: str, operator: str, source: str, inputs: set[int], tensors: list[str]) -> None:
         makers.update(dict.fromkeys(tensors, len(layers)))
         shape = shapes.get(source, ())
-        known = {"shape": shape if len(shape) <= 16 and all(side > 0 for side in shape) else ()}
+        is_fixed = len(shape) <= 16 and all(side > 0 for side in shape)
         cut = tuple(text[:_LONGEST_NAME] for text in tensors[:100] if text)
         layers.append(
             OutlineLayer(
@@ -102,7 +102,7 @@ def outline_of(model: ModelProto) -> Outline:
                 operator=operator[:100],
                 inputs=tuple(sorted(inputs))[:2_000],
                 tensors=cut,
-                **known,
+                shape=shape if is_fixed else (),
             )
         )
 
@@ -131,10 +131,12 @@ def outline_of(model: ModelProto) -> Outline:
 
 
 def _end(layers: list[OutlineLayer], maker: int, name: str, shape: Shape) -> None:
-    known = shape if len(shape) <= 16 and all(side > 0 for side in shape) else ()
+    fixed_shape = shape if len(shape) <= 16 and all(side > 0 for side in shape) else ()
     text = name[:_LONGEST_NAME]
     layers.append(
-        OutlineLayer(name=text, operator=OUTPUT, shape=known, inputs=(maker,), tensors=(text,))
+        OutlineLayer(
+            name=text, operator=OUTPUT, shape=fixed_shape, inputs=(maker,), tensors=(text,)
+        )
     )
 
 
@@ -145,12 +147,12 @@ def _is_constant(node: NodeProto, read: set[int], constants: set[str]) -> bool:
 
 def _shapes(graph: GraphProto) -> dict[str, Shape]:
     """Of tensors whose sides are all known."""
-    found: Mapping[str, Shape] = {
+    shapes: Mapping[str, Shape] = {
         value.name: tuple(side.dim_value for side in value.type.tensor_type.shape.dim)
         for value in (*graph.input, *graph.value_info, *graph.output)
         if value.type.tensor_type.HasField("shape")
     }
-    return dict(found)
+    return dict(shapes)
 
 
 # The layers of a model as one page for a browser: no scripts, no network, light and dark.

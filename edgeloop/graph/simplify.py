@@ -55,15 +55,15 @@ def simplify(graph: GraphProto) -> None:
 
 
 def _constants_to_initializers(graph: GraphProto) -> None:
-    kept: list[NodeProto] = []
+    computing: list[NodeProto] = []
     for node in graph.node:
         tensor = _constant(node) if node.op_type == "Constant" else None
         if tensor is None:
-            kept.append(node)
+            computing.append(node)
             continue
         tensor.name = node.output[0]
         graph.initializer.append(tensor)
-    _replace_nodes(graph, kept)
+    _replace_nodes(graph, computing)
 
 
 def _constant(node: NodeProto) -> TensorProto | None:
@@ -87,7 +87,7 @@ def _constant(node: NodeProto) -> TensorProto | None:
 def _drop_identities(graph: GraphProto) -> None:
     outputs = {value.name for value in graph.output}
     renamed: dict[str, str] = {}
-    kept: list[NodeProto] = []
+    remaining: list[NodeProto] = []
     for node in graph.node:
         for index, name in enumerate(node.input):
             node.input[index] = renamed.get(name, name)
@@ -95,8 +95,8 @@ def _drop_identities(graph: GraphProto) -> None:
         if passes and node.output[0] not in outputs:
             renamed[node.output[0]] = node.input[0]
         else:
-            kept.append(node)
-    _replace_nodes(graph, kept)
+            remaining.append(node)
+    _replace_nodes(graph, remaining)
 
 
 def _fold_batch_norms(graph: GraphProto) -> None:
@@ -105,7 +105,7 @@ def _fold_batch_norms(graph: GraphProto) -> None:
     makers = {node.output[0]: node for node in graph.node if node.op_type == "Conv"}
     readers = Counter(name for node in graph.node for name in node.input)
     ends = {value.name for value in graph.output}
-    kept: list[NodeProto] = []
+    remaining: list[NodeProto] = []
     for node in graph.node:
         conv = makers.get(node.input[0]) if node.op_type == "BatchNormalization" else None
         foldable = (
@@ -118,8 +118,8 @@ def _fold_batch_norms(graph: GraphProto) -> None:
         if conv is not None and foldable:
             _fold(graph, conv, node, weights)
         else:
-            kept.append(node)
-    _replace_nodes(graph, kept)
+            remaining.append(node)
+    _replace_nodes(graph, remaining)
 
 
 def _fold(
@@ -169,9 +169,9 @@ def _is_padded(node: NodeProto, name: str) -> bool:
 def _pad(conv: NodeProto, added: list[int]) -> None:
     from onnx import helper
 
-    own = next((list(a.ints) for a in conv.attribute if a.name == "pads"), [0] * len(added))
+    pads = next((list(a.ints) for a in conv.attribute if a.name == "pads"), [0] * len(added))
     rest = [attribute for attribute in conv.attribute if attribute.name != "pads"]
-    both = [a + b for a, b in zip(added, own, strict=True)]
+    both = [a + b for a, b in zip(added, pads, strict=True)]
     del conv.attribute[:]
     conv.attribute.extend([*rest, helper.make_attribute("pads", both)])
 
@@ -242,10 +242,10 @@ def _narrow_output(graph: GraphProto) -> None:
 def _drop_unused_weights(graph: GraphProto) -> None:
     used = {name for node in graph.node for name in node.input}
     used |= {value.name for value in graph.output}
-    kept = [tensor for tensor in graph.initializer if tensor.name in used]
-    if len(kept) < len(graph.initializer):
+    used_tensors = [tensor for tensor in graph.initializer if tensor.name in used]
+    if len(used_tensors) < len(graph.initializer):
         del graph.initializer[:]
-        graph.initializer.extend(kept)
+        graph.initializer.extend(used_tensors)
 
 
 def _replace_nodes(graph: GraphProto, nodes: list[NodeProto]) -> None:
@@ -315,16 +315,16 @@ def fix_shapes(file: str, graph: GraphProto, shapes: Mapping[str, Shape] | None 
     another's. Raises UnusableModel where a size stays open, or `shapes` does not fit.
     """
     inputs = real_inputs(graph)
-    given = _named(file, inputs, shapes or {})
-    unknown = sorted(set(given) - {value.name for value in inputs})
+    named_shapes = _named(file, inputs, shapes or {})
+    unknown = sorted(set(named_shapes) - {value.name for value in inputs})
     if unknown:
         names = ", ".join(value.name for value in inputs)
         reason = f"it has no input {unknown[0]!r} to give a shape to; its inputs are {names}"
         raise UnusableModel(file=file, reason=reason)
     sizes: dict[str, int] = {}
     for value in inputs:
-        if value.name in given:
-            _give(file, value, given[value.name], sizes)
+        if value.name in named_shapes:
+            _give(file, value, named_shapes[value.name], sizes)
     for name in _batch_names(inputs):
         sizes.setdefault(name, 1)
     for value in inputs:
@@ -528,8 +528,8 @@ def _older(model: ModelProto) -> ModelProto:
     domains = STANDARD_DOMAINS
     version = opset_of(model)
     kinds = {node.op_type for node in model.graph.node if node.domain in domains}
-    found = [defs.get_schema(kind, version) for kind in sorted(kinds) if defs.has(kind)]
-    new = [("", s.name) for s in found if _first_version(s.name) > NEWEST_OPSET]
+    schemas = [defs.get_schema(kind, version) for kind in sorted(kinds) if defs.has(kind)]
+    new = [("", s.name) for s in schemas if _first_version(s.name) > NEWEST_OPSET]
     if new:
         _name_types(model)
         model = inliner.inline_selected_functions(
@@ -682,12 +682,12 @@ def fold_constants(model: ModelProto) -> None:
 def _fold_once(model: ModelProto) -> None:
     graph = model.graph
     folding = _Folding(model)
-    kept = [node for node in graph.node if not folding.computes(node)]
-    if len(kept) == len(graph.node):
+    remaining = [node for node in graph.node if not folding.computes(node)]
+    if len(remaining) == len(graph.node):
         return
     del graph.node[:]
-    graph.node.extend(kept)
-    used = {name for node in kept for name in _names_read(node)}
+    graph.node.extend(remaining)
+    used = {name for node in remaining for name in _names_read(node)}
     graph.initializer.extend(t for name, t in folding.computed.items() if name in used)
 
 
@@ -717,12 +717,12 @@ class _Folding:
             and node.op_type not in _NEVER
             and self._is_little_work(node, [types.get(name) for name in node.output if name])
         )
-        found = self._values(node) if is_foldable else None
-        if found is None:
+        constants = self._values(node) if is_foldable else None
+        if constants is None:
             return False
-        self._left -= sum(math.prod(tensor.dims) for tensor in found.values())
-        self.computed |= found
-        self._constants |= found
+        self._left -= sum(math.prod(tensor.dims) for tensor in constants.values())
+        self.computed |= constants
+        self._constants |= constants
         return True
 
     def _is_little_work(self, node: NodeProto, results: list[TypeProto | None]) -> bool:
@@ -759,12 +759,12 @@ class _Folding:
         from onnx import helper, numpy_helper
         from onnx.reference import ReferenceEvaluator
 
-        given = [name for name in dict.fromkeys(node.input) if name]
-        inputs = [helper.make_value_info(name, self._types[name]) for name in given]
+        operands = [name for name in dict.fromkeys(node.input) if name]
+        inputs = [helper.make_value_info(name, self._types[name]) for name in operands]
         outputs = [helper.make_value_info(name, self._types[name]) for name in node.output]
         graph = helper.make_graph([node], "constant", inputs, outputs)
         try:
-            values = {name: numpy_helper.to_array(self._constants[name]) for name in given}
+            values = {name: numpy_helper.to_array(self._constants[name]) for name in operands}
             evaluator = ReferenceEvaluator(helper.make_model(graph, opset_imports=self._opsets))
             return [np.asarray(value) for value in evaluator.run(None, values)]
         except Exception:  # noqa: BLE001 - it stays in the graph, for the compiler to judge
@@ -775,12 +775,12 @@ class _Folding:
         import onnx
         from onnx import defs, shape_inference
 
-        given = [name for name in node.input if name]
-        if any(name not in self._types for name in given):
+        operands = [name for name in node.input if name]
+        if any(name not in self._types for name in operands):
             return {}
         amounts = {
             name: self._constants[name]
-            for name in given
+            for name in operands
             if name in self._constants and math.prod(self._constants[name].dims) <= _LARGEST_AMOUNTS
         }
         try:
@@ -788,7 +788,7 @@ class _Folding:
             return shape_inference.infer_node_outputs(
                 schema,
                 node,
-                {name: self._types[name] for name in given},
+                {name: self._types[name] for name in operands},
                 amounts,
                 opset_imports=self._opsets,
             )
@@ -840,23 +840,23 @@ def take_known_branches(graph: GraphProto) -> bool:
     """In place; whether there were any. A branch may hold further ones, so call it again."""
     from onnx import numpy_helper
 
-    known = {t.name: t for t in graph.initializer}
-    known |= {n.output[0]: n.attribute[0].t for n in graph.node if _is_plain_constant(n)}
+    constants = {t.name: t for t in graph.initializer}
+    constants |= {n.output[0]: n.attribute[0].t for n in graph.node if _is_plain_constant(n)}
     nodes: list[NodeProto] = []
-    found = False
+    was_taken = False
     for node in graph.node:
-        if node.op_type == "If" and node.input[0] in known:
-            is_true = bool(numpy_helper.to_array(known[node.input[0]]).any())
-            wanted = "then_branch" if is_true else "else_branch"
-            branch = next(a.g for a in node.attribute if a.name == wanted)
+        if node.op_type == "If" and node.input[0] in constants:
+            is_true = bool(numpy_helper.to_array(constants[node.input[0]]).any())
+            taken_name = "then_branch" if is_true else "else_branch"
+            branch = next(a.g for a in node.attribute if a.name == taken_name)
             nodes.extend(_taken(graph, node, branch))
-            found = True
+            was_taken = True
         else:
             nodes.append(node)
-    if found:
+    if was_taken:
         del graph.node[:]
         graph.node.extend(nodes)
-    return found
+    return was_taken
 
 
 def _is_plain_constant(node: NodeProto) -> bool:
@@ -868,9 +868,9 @@ def _taken(graph: GraphProto, node: NodeProto, branch: GraphProto) -> list[NodeP
     import onnx
     from onnx import helper
 
-    own = [name for inner in branch.node for name in inner.output if name]
-    own += [tensor.name for tensor in branch.initializer]
-    renamed = {name: f"{node.output[0]}/{name}" for name in own}
+    inner_names = [name for inner in branch.node for name in inner.output if name]
+    inner_names += [tensor.name for tensor in branch.initializer]
+    renamed = {name: f"{node.output[0]}/{name}" for name in inner_names}
     for tensor in branch.initializer:
         copy = onnx.TensorProto()
         copy.CopyFrom(tensor)

@@ -41,11 +41,11 @@ def single_sample(model: ModelProto, info: GraphInfo) -> ModelProto | None:
     since samples mix or sizes are written into the graph. Both are run to be sure."""
     import onnx
 
-    wanted = single_sample_info(info)
+    target = single_sample_info(info)
     smaller = onnx.ModelProto()
     smaller.CopyFrom(model)
     graph = smaller.graph
-    for value, tensor in zip(graph.input, wanted.inputs, strict=True):
+    for value, tensor in zip(graph.input, target.inputs, strict=True):
         value.type.tensor_type.shape.dim[0].dim_value = tensor.shape[0]
     _shrink_shapes(graph, info.batch)
     del graph.value_info[:]
@@ -53,7 +53,7 @@ def single_sample(model: ModelProto, info: GraphInfo) -> ModelProto | None:
         value.type.tensor_type.ClearField("shape")
     try:
         smaller = onnx.shape_inference.infer_shapes(smaller, strict_mode=True, data_prop=True)
-        is_same = _shapes(smaller) == [t.shape for t in wanted.outputs] and _agree(
+        is_same = _shapes(smaller) == [t.shape for t in target.outputs] and _agree(
             model, smaller, info
         )
     except Exception:  # noqa: BLE001 - whatever a runtime makes of a graph that cannot be cut
@@ -145,13 +145,13 @@ def with_fixed_names(model: ModelProto) -> ModelProto:
     _narrow(graph)
     sources = dlc_names(DLC_INPUT, len(graph.input))
     targets = dlc_names(DLC_OUTPUT, len(graph.output))
-    own = [value.name for value in (*graph.input, *graph.output)]
-    for name in {*sources, *targets, DLC_CLASSES} - set(own):
+    end_names = [value.name for value in (*graph.input, *graph.output)]
+    for name in {*sources, *targets, DLC_CLASSES} - set(end_names):
         _rename(graph, name, f"{name}_inside")
     # By way of names that no tensor has: an input may be called `output`.
-    passing = [f"__end_{number}__" for number in range(len(own))]
+    passing = [f"__end_{number}__" for number in range(len(end_names))]
     for old, new in [
-        *zip(own, passing, strict=True),
+        *zip(end_names, passing, strict=True),
         *zip(passing, sources + targets, strict=True),
     ]:
         _rename(graph, old, new)
@@ -192,14 +192,14 @@ def _narrow(graph: GraphProto) -> None:
     floats = (TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
     for values, is_input in ((graph.input, True), (graph.output, False)):
         for value in values:
-            own = value.type.tensor_type.elem_type
-            kind = TensorProto.FLOAT if own in floats else TensorProto.INT32
-            if own in (TensorProto.FLOAT, TensorProto.INT32):
+            original = value.type.tensor_type.elem_type
+            kind = TensorProto.FLOAT if original in floats else TensorProto.INT32
+            if original in (TensorProto.FLOAT, TensorProto.INT32):
                 continue
             inside = f"{value.name}_as_it_was"
             _rename_uses(graph, value.name, inside)
             source, target = (value.name, inside) if is_input else (inside, value.name)
-            to = own if is_input else kind
+            to = original if is_input else kind
             cast = helper.make_node("Cast", [source], [target], name=inside, to=to)
             graph.node.insert(0 if is_input else len(graph.node), cast)
             value.type.tensor_type.elem_type = kind

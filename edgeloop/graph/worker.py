@@ -171,13 +171,15 @@ def read_deployed(model: Path) -> ModelProto:
     """A quantized model as it is; a float one simplified, as toolchains name its layers then."""
     from onnx import shape_inference
 
-    found = load_model(model, with_weights=False)
-    if not any(node.op_type in ("QuantizeLinear", "DequantizeLinear") for node in found.graph.node):
+    deployed = load_model(model, with_weights=False)
+    if not any(
+        node.op_type in ("QuantizeLinear", "DequantizeLinear") for node in deployed.graph.node
+    ):
         return read_graph(model, any_operator=True)
-    for tensor in found.graph.initializer:
+    for tensor in deployed.graph.initializer:
         if len(tensor.raw_data) > _LARGE_BYTES:  # sizes that shapes depend on are small
             tensor.ClearField("raw_data")
-    return shape_inference.infer_shapes(found)
+    return shape_inference.infer_shapes(deployed)
 
 
 def _tuples(shapes: Mapping[str, Sequence[int]]) -> dict[str, Shape]:
@@ -219,11 +221,11 @@ def advice_compare(
 
     first = onnx.load_model(before)
     arrays = {name: mapped(described) for name, described in (samples or {}).items()}
-    found = compare_outputs(first, onnx.load_model(after), _runs(first, arrays))
+    comparison = compare_outputs(first, onnx.load_model(after), _runs(first, arrays))
     return {
-        "is_equal": found.is_equal,
-        "difference": found.difference,
-        "problem": found.problem,
+        "is_equal": comparison.is_equal,
+        "difference": comparison.difference,
+        "problem": comparison.problem,
     }, ()
 
 

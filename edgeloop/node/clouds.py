@@ -145,9 +145,9 @@ class Remote(ABC):
         self, key: str, start: int, length: int, headers: Mapping[str, str]
     ) -> tuple[bytes, int, str]:
         """Bytes, the size of the whole file, and its tag."""
-        wanted = f"bytes={start}-{start + length - 1}"
+        byte_range = f"bytes={start}-{start + length - 1}"
         try:
-            answer = self.call("GET", key, headers={**headers, "Range": wanted})
+            answer = self.call("GET", key, headers={**headers, "Range": byte_range})
         except RemoteError as error:
             if error.status == 416:  # at or after the end; of an empty file that is everywhere
                 return b"", 0, ""
@@ -180,12 +180,12 @@ class Remote(ABC):
         """One request, with retries. Raises RemoteError or Unreachable. No key: the container."""
         path = "" if key is None else f"/{quote(self._prefix + key, safe='/~')}"
         url = f"{self.address}{path}" + (f"?{query}" if query else "")
-        given = dict(headers or {})
+        request_headers = dict(headers or {})
         if body or method in ("PUT", "POST"):
-            given["Content-Length"] = str(len(body))
+            request_headers["Content-Length"] = str(len(body))
 
         def send() -> Answer:
-            signed, complete = self.sign(method, url, given, body)
+            signed, complete = self.sign(method, url, request_headers, body)
             return self._transport.send(method, signed, complete, body)
 
         answer = persistently(send, self.address)
@@ -211,8 +211,8 @@ def without_namespaces(root: ET.Element) -> ET.Element:
 
 
 def _element(body: bytes, name: str) -> str:
-    found = re.search(rf"<{name}>([^<]{{1,2000}})</{name}>".encode(), body[:10_000])
-    return found[1].decode(errors="replace").strip() if found else ""
+    element = re.search(rf"<{name}>([^<]{{1,2000}})</{name}>".encode(), body[:10_000])
+    return element[1].decode(errors="replace").strip() if element else ""
 
 
 # HTTP with the standard library: kept connections, proxies, time limits, and retries that end.
@@ -274,8 +274,8 @@ class Transport:
             else:
                 with self._lock:
                     self._idle.setdefault(parts.netloc, []).append(connection)
-            found = {name.lower(): value for name, value in answer.getheaders()}
-            return Answer(answer.status, found, content)
+            answer_headers = {name.lower(): value for name, value in answer.getheaders()}
+            return Answer(answer.status, answer_headers, content)
 
     def _connection(
         self, parts: SplitResult, proxy: SplitResult | None
@@ -343,10 +343,10 @@ def _place(parts: SplitResult) -> tuple[str, int]:
 
 def _proxy(parts: SplitResult) -> SplitResult | None:
     """What HTTPS_PROXY, HTTP_PROXY and NO_PROXY say about this address."""
-    found = urllib.request.getproxies().get(parts.scheme)
-    if not found or urllib.request.proxy_bypass(parts.hostname or ""):
+    proxy = urllib.request.getproxies().get(parts.scheme)
+    if not proxy or urllib.request.proxy_bypass(parts.hostname or ""):
         return None
-    return urlsplit(found if "://" in found else f"http://{found}")
+    return urlsplit(proxy if "://" in proxy else f"http://{proxy}")
 
 
 def _login(proxy: SplitResult) -> dict[str, str]:
@@ -481,9 +481,9 @@ def _azure(
 
 def _azure_token(environ: Mapping[str, str]) -> str:
     """A token given as it is, else of an application, of a Kubernetes pod, or of the machine."""
-    given = _first(environ, "AZURE_STORAGE_TOKEN", "AZURE_STORAGE_BEARER_TOKEN", "AZURE_TOKEN")
-    if given:
-        return given
+    token = _first(environ, "AZURE_STORAGE_TOKEN", "AZURE_STORAGE_BEARER_TOKEN", "AZURE_TOKEN")
+    if token:
+        return token
     tenant = _first(environ, "AZURE_STORAGE_TENANT_ID", "AZURE_TENANT_ID")
     client = _first(environ, "AZURE_STORAGE_CLIENT_ID", "AZURE_CLIENT_ID")
     secret = _first(environ, "AZURE_STORAGE_CLIENT_SECRET", "AZURE_CLIENT_SECRET")
@@ -526,9 +526,9 @@ def _s3(environ: Mapping[str, str], bucket: str, prefix: str) -> S3Remote:
 
 def _aws_keys(environ: Mapping[str, str], region: str) -> Keys:
     """Given as they are, else of a pod's role, of a container's task, or of the machine."""
-    given = _first(environ, "AWS_ACCESS_KEY_ID"), _first(environ, "AWS_SECRET_ACCESS_KEY")
-    if all(given):
-        return Keys(*given, _first(environ, "AWS_SESSION_TOKEN", "AWS_TOKEN"))
+    static_keys = _first(environ, "AWS_ACCESS_KEY_ID"), _first(environ, "AWS_SECRET_ACCESS_KEY")
+    if all(static_keys):
+        return Keys(*static_keys, _first(environ, "AWS_SESSION_TOKEN", "AWS_TOKEN"))
     if environ.get("AWS_WEB_IDENTITY_TOKEN_FILE") and environ.get("AWS_ROLE_ARN"):
         return _role_keys(environ, region)
     relative = environ.get("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")
@@ -566,9 +566,9 @@ def _role_keys(environ: Mapping[str, str], region: str) -> Keys:
     return _keys(response["AssumeRoleWithWebIdentityResult"]["Credentials"])
 
 
-def _keys(found: Mapping[str, Any]) -> Keys:
-    token = found.get("Token") or found.get("SessionToken") or ""
-    return Keys(str(found["AccessKeyId"]), str(found["SecretAccessKey"]), str(token))
+def _keys(credentials: Mapping[str, Any]) -> Keys:
+    token = credentials.get("Token") or credentials.get("SessionToken") or ""
+    return Keys(str(credentials["AccessKeyId"]), str(credentials["SecretAccessKey"]), str(token))
 
 
 # Asking

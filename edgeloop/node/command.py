@@ -245,7 +245,7 @@ def run(
         signal_group(signal.SIGKILL, process.pid)
         kill_all(lambda: _running(command))
     code = process.wait()
-    reap_adopted(own=0)
+    reap_adopted(awaited=0)
     return CommandResult(code if code >= 0 else 128 - code, how, out_of_memory_kills() > kills)
 
 
@@ -348,13 +348,13 @@ def processes_of(job: str, rank: str = "") -> set[int]:
     several nodes of one job may share a machine."""
     marks = {f"{JOB_VARIABLE}={job}".encode()}
     marks |= {f"NODE_RANK={rank}".encode()} if rank else set()
-    found = set()
+    pids = set()
     for pid in process_numbers() - {os.getpid(), os.getppid()}:
         with contextlib.suppress(OSError):
             content = Path(f"/proc/{pid}/environ").read_bytes()
             if marks <= set(content.split(b"\0")) and is_alive(process_fields(pid)):
-                found.add(pid)
-    return found
+                pids.add(pid)
+    return pids
 
 
 def signal_processes(number: int, pids: Collection[int]) -> None:
@@ -376,14 +376,14 @@ def kill_all(find: Callable[[], set[int]]) -> None:
         time.sleep(_KILL_POLL_S)
 
 
-def reap_adopted(own: int) -> None:
-    """Reap adopted processes that ended; `own` is left to its waiter."""
+def reap_adopted(awaited: int) -> None:
+    """Reap adopted processes that ended; `awaited` is left to its waiter."""
     while hasattr(os, "waitid"):  # without it nothing is adopted either
         try:
             ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
             return
-        if ended is None or ended.si_pid == own:
+        if ended is None or ended.si_pid == awaited:
             return
         with contextlib.suppress(ChildProcessError):
             os.waitpid(ended.si_pid, os.WNOHANG)

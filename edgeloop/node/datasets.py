@@ -86,8 +86,8 @@ def _unpublish(
         if missing or not removed:
             what = f"version {min(missing)}" if missing else "version of it"
             raise NoSuchDataset(name=ledger.name, reason=f"the store has no {what}")
-        kept = tuple(version for version in head.versions if version not in removed)
-        new = ledger.append(head, kept, head.next_version, secrets.token_hex(16))
+        remaining = tuple(version for version in head.versions if version not in removed)
+        new = ledger.append(head, remaining, head.next_version, secrets.token_hex(16))
         if new is not None:
             return new, removed
     raise Conflict(reason=f"others keep changing {ledger.name}: try again in a moment")
@@ -213,35 +213,35 @@ class Datasets:
 
         It appears under its name when it is complete. `tell` gets one sentence.
         """
-        wanted = self._version(Reference(name, version))
-        target = cache / "datasets" / f"{key_part(name)}@{version}-{wanted.digest[:16]}"
+        published = self._version(Reference(name, version))
+        target = cache / "datasets" / f"{key_part(name)}@{version}-{published.digest[:16]}"
         with file_lock(target.with_name(f"{target.name}.lock")):
             if target.is_dir():
                 mark_used(target)
-                tell(f"{wanted.reference} is in this node's cache")
+                tell(f"{published.reference} is in this node's cache")
                 return target
             partial = target.with_name(f"{target.name}.partial")
             _make_folder(partial)
-            with self._reading(wanted) as manifest:
-                pull = self._pull(wanted, manifest, Index(None), partial, None, read_only=True)
+            with self._reading(published) as manifest:
+                pull = self._pull(published, manifest, Index(None), partial, None, read_only=True)
                 pull.run(dry_run=False, delete=True, force=True)
             partial.replace(target)
             mark_used(target)  # fetching may take long
             size = size_text(manifest.size)
-            tell(f"fetched {wanted.reference}: {len(manifest.files)} files, {size}")
+            tell(f"fetched {published.reference}: {len(manifest.files)} files, {size}")
         return target
 
     def _version(self, reference: str | Reference) -> Version:
         if isinstance(reference, Reference):
-            name, wanted = reference.name, reference.version
+            name, asked = reference.name, reference.version
         else:
             text, number = parse_reference(reference)
-            name, wanted = self._stored_name(text), number or 0
+            name, asked = self._stored_name(text), number or 0
         head = Ledger(self._blobs, check_name(name)).head()
-        version = head.find(wanted) if wanted else head.newest
+        version = head.find(asked) if asked else head.newest
         if version is None:
             there = ", ".join(str(item.version) for item in head.versions[-10:])
-            reason = f"the store has no version {wanted} of it, only {there}" if there else ""
+            reason = f"the store has no version {asked} of it, only {there}" if there else ""
             raise NoSuchDataset(name=name, reason=reason or "the store has no version of it")
         return version
 
@@ -392,27 +392,27 @@ class Push:
     def _pass(self, node: str, message: str, dry_run: bool) -> Pushed | None:
         """None if another writer's record came first."""
         head = self._ledger.head()
-        found = scan(self._folder)
-        if not found:
+        scanned = scan(self._folder)
+        if not scanned:
             raise LocalFileError(path=self._folder, reason="holds no file, so there is no dataset")
-        known = self._unread(found)
-        if len(known) == len(found) and self._is_newest(head, list(known.values())):
-            return self._nothing_to_do(head, found)
+        indexed = self._unread(scanned)
+        if len(indexed) == len(scanned) and self._is_newest(head, list(indexed.values())):
+            return self._nothing_to_do(head, scanned)
         locations = self._manifests.locations(head)
         if not dry_run:
             self._journal.open(self._ledger, head)
             locations.update(self._journal.own())
-        files = self._read(found, known, locations, dry_run)
+        files = self._read(scanned, indexed, locations, dry_run)
         if self._is_newest(head, files):
-            return self._nothing_to_do(head, found)
+            return self._nothing_to_do(head, scanned)
         if dry_run:
             return self._pushed(Reference(self._ledger.name, head.next_version), files)
         return self._publish(head, files, locations, node, message)
 
-    def _unread(self, found: list[ScannedFile]) -> dict[str, File]:
+    def _unread(self, scanned: list[ScannedFile]) -> dict[str, File]:
         """Files whose content the index knows for certain."""
         files = {}
-        for item in found:
+        for item in scanned:
             pieces = self._index.pieces(item)
             if pieces is not None:
                 files[item.path] = _file(item, pieces)
@@ -421,9 +421,9 @@ class Push:
     def _is_newest(self, head: Head, files: Sequence[File]) -> bool:
         return head.newest is not None and head.newest.digest == digest(files)
 
-    def _nothing_to_do(self, head: Head, found: list[ScannedFile]) -> Pushed:
+    def _nothing_to_do(self, head: Head, scanned: list[ScannedFile]) -> Pushed:
         assert head.newest is not None
-        self._remember([item.path for item in found])
+        self._remember([item.path for item in scanned])
         newest = head.newest
         return Pushed(newest.reference, False, newest.files, newest.bytes, 0, 0)
 
@@ -470,17 +470,17 @@ class Push:
 
     def _read(
         self,
-        found: list[ScannedFile],
-        known: dict[str, File],
+        scanned: list[ScannedFile],
+        by_path: dict[str, File],
         locations: dict[str, PieceLocation],
         dry_run: bool,
     ) -> list[File]:
         """All files, read if needed; `locations` then has all their pieces."""
         to_read = [
             item
-            for item in found
-            if item.path not in known
-            or any(piece not in locations for piece in known[item.path].pieces)
+            for item in scanned
+            if item.path not in by_path
+            or any(piece not in locations for piece in by_path[item.path].pieces)
         ]
         seen: dict[str, list[Piece]] = {item.path: [] for item in to_read}
         meter = _Meter(self._progress, to_read)
@@ -495,13 +495,13 @@ class Push:
                 if len(pieces) == piece_count(item.size):
                     read_at_ns = pieces[0].read_at_ns if pieces else 0
                     self._index.record(item, _hashes(pieces), read_at_ns)
-        known.update((item.path, _file(item, _hashes(seen[item.path]))) for item in to_read)
-        return [known[item.path] for item in found]
+        by_path.update((item.path, _file(item, _hashes(seen[item.path]))) for item in to_read)
+        return [by_path[item.path] for item in scanned]
 
-    def _pieces(self, found: list[ScannedFile], seen: dict[str, list[Piece]]) -> Iterator[Piece]:
+    def _pieces(self, files: list[ScannedFile], seen: dict[str, list[Piece]]) -> Iterator[Piece]:
         """All pieces, in the order of files; each is also added to `seen`."""
-        small = [item for item in found if item.size < PACK_BELOW]
-        large = [item for item in found if item.size >= PACK_BELOW]
+        small = [item for item in files if item.size < PACK_BELOW]
+        large = [item for item in files if item.size >= PACK_BELOW]
         read_batch = lambda batch: [self._read_one((item, 0)) for item in batch if item.size]  # noqa: E731
         for batch in ordered_map(read_batch, _batches(small), _READERS, _READERS + 2):
             for piece in batch:
@@ -513,10 +513,10 @@ class Push:
             yield piece
 
     def _read_one(self, which: tuple[ScannedFile, int]) -> Piece:
-        found, number = which
+        file, number = which
         now = time.time_ns()
-        content = read_piece(self._folder, found, number)
-        return Piece(found, number, hash_of(content), content, now)
+        content = read_piece(self._folder, file, number)
+        return Piece(file, number, hash_of(content), content, now)
 
     def _send(
         self, pieces: Iterable[Piece], locations: dict[str, PieceLocation]
@@ -552,11 +552,11 @@ class Push:
 class _Meter:
     """Reports progress: pieces count by their size in their file, sent or already known."""
 
-    def __init__(self, progress: Progress | None, found: list[ScannedFile]) -> None:
+    def __init__(self, progress: Progress | None, files: list[ScannedFile]) -> None:
         self._report = progress or (lambda *_: None)
-        self._total = sum(item.size for item in found)
-        self._files = len(found)
-        self._done, self._done_files = 0, sum(not item.size for item in found)
+        self._total = sum(item.size for item in files)
+        self._files = len(files)
+        self._done, self._done_files = 0, sum(not item.size for item in files)
         self._report(0, self._total, self._done_files, self._files)
 
     def count(self, piece: Piece) -> None:
@@ -593,10 +593,10 @@ def _objects(pieces: Iterable[Piece], locations: dict[str, PieceLocation]) -> It
         yield pack
 
 
-def _batches(found: list[ScannedFile]) -> Iterator[list[ScannedFile]]:
+def _batches(files: list[ScannedFile]) -> Iterator[list[ScannedFile]]:
     batch: list[ScannedFile] = []
     size = 0
-    for item in found:
+    for item in files:
         batch.append(item)
         size += item.size
         if size >= _BATCH_BYTES or len(batch) >= _BATCH_FILES:
@@ -606,8 +606,8 @@ def _batches(found: list[ScannedFile]) -> Iterator[list[ScannedFile]]:
         yield batch
 
 
-def _file(found: ScannedFile, pieces: Pieces) -> File:
-    return File(found.path, found.size, found.mtime_ns, found.executable, pieces)
+def _file(scanned: ScannedFile, pieces: Pieces) -> File:
+    return File(scanned.path, scanned.size, scanned.mtime_ns, scanned.executable, pieces)
 
 
 def _hashes(pieces: list[Piece]) -> Pieces:
@@ -733,10 +733,10 @@ class Pull:
             if not file.pieces:
                 self._write_whole(file, b"")
                 ended += 1
-        wanted = defaultdict(list)
+        by_object = defaultdict(list)
         for item in self._wanted(files):
-            wanted[item.location.object].append(item)
-        fetched = ordered_map(self._fetch_object, wanted.values(), _WORKERS, _WORKERS)
+            by_object[item.location.object].append(item)
+        fetched = ordered_map(self._fetch_object, by_object.values(), _WORKERS, _WORKERS)
         for more, more_files in fetched:
             done, ended = done + more, ended + more_files
             report(done, total, ended, len(files))
@@ -772,11 +772,11 @@ class Pull:
             self._finish(file, partial)
         return present
 
-    def _fetch_object(self, wanted: list[NeededPiece]) -> tuple[int, int]:
+    def _fetch_object(self, needed: list[NeededPiece]) -> tuple[int, int]:
         """How many bytes were written, and how many files were completed."""
-        wanted.sort(key=lambda item: item.location.offset)
+        needed.sort(key=lambda item: item.location.offset)
         written = ended = 0
-        for start, content, items in self._ranges(wanted):
+        for start, content, items in self._ranges(needed):
             view = memoryview(content)
             for item in items:
                 offset = item.location.offset - start
@@ -789,14 +789,14 @@ class Pull:
                 written += len(piece)
         return written, ended
 
-    def _ranges(self, wanted: list[NeededPiece]) -> Iterator[tuple[int, bytes, list[NeededPiece]]]:
-        key = self._prefix + wanted[0].location.object
-        end = max(item.location.offset + item.location.size for item in wanted)
-        needed = sum(item.location.size for item in {w.hash: w for w in wanted}.values())
+    def _ranges(self, pieces: list[NeededPiece]) -> Iterator[tuple[int, bytes, list[NeededPiece]]]:
+        key = self._prefix + pieces[0].location.object
+        end = max(item.location.offset + item.location.size for item in pieces)
+        needed = sum(item.location.size for item in {w.hash: w for w in pieces}.values())
         if needed >= end * _WHOLE_SHARE:
-            yield 0, self._blobs.read_range(key, 0, end), wanted
+            yield 0, self._blobs.read_range(key, 0, end), pieces
             return
-        for group in _close_together(wanted):
+        for group in _close_together(pieces):
             start = group[0].location.offset
             stop = max(item.location.offset + item.location.size for item in group)
             yield start, self._blobs.read_range(key, start, stop - start), group
@@ -879,8 +879,8 @@ def _scan(folder: Path) -> list[ScannedFile]:
 
 def _contents(folder: Path, files: list[ScannedFile], index: Index | None) -> dict[str, Pieces]:
     """The content of each file; without an index all are read."""
-    known = {item.path: index.pieces(item) for item in files} if index else {}
-    contents = {path: pieces for path, pieces in known.items() if pieces is not None}
+    indexed = {item.path: index.pieces(item) for item in files} if index else {}
+    contents = {path: pieces for path, pieces in indexed.items() if pieces is not None}
     unknown = [item for item in files if item.path not in contents]
     began_ns = time.time_ns()
     read = ordered_map(lambda item: pieces_of(folder, item), unknown, _HASHERS, 64)
@@ -899,10 +899,10 @@ def _changing(folder: Path, path: str) -> LocalFileError:
     return LocalFileError(path=folder / path, reason=reason)
 
 
-def _close_together(wanted: list[NeededPiece]) -> Iterator[list[NeededPiece]]:
+def _close_together(pieces: list[NeededPiece]) -> Iterator[list[NeededPiece]]:
     group: list[NeededPiece] = []
     end = 0
-    for item in wanted:
+    for item in pieces:
         if group and item.location.offset > end + _GAP_BYTES:
             yield group
             group = []
@@ -917,9 +917,9 @@ def _partial(folder: Path, file: File) -> Path:
     return (folder / file.path).with_name(f".{digest([file])[:32]}{PARTIAL}")
 
 
-def _delete(folder: Path, extra: tuple[ScannedFile, ...], wanted: tuple[File, ...]) -> None:
+def _delete(folder: Path, extra: tuple[ScannedFile, ...], files: tuple[File, ...]) -> None:
     """What is behind a link stays: the link is removed unless files of the version use it."""
-    prefixes = {str(parent) for file in wanted for parent in Path(file.path).parents}
+    prefixes = {str(parent) for file in files for parent in Path(file.path).parents}
     for item in extra:
         parents = [p for p in reversed(Path(item.path).parents) if str(p) not in prefixes]
         link = next((folder / p for p in parents if (folder / p).is_symlink()), None)
@@ -958,21 +958,21 @@ class Verified:
 def verify_folder(reference: Reference, manifest: Manifest, folder: Path) -> Verified:
     """Read every file of the folder again, without trusting an index."""
     local = {item.path: item for item in _scan(folder)}
-    wanted = {file.path: file for file in manifest.files}
-    alike = [item for path, item in local.items() if path in wanted]
+    expected = {file.path: file for file in manifest.files}
+    alike = [item for path, item in local.items() if path in expected]
     contents = _contents(folder, alike, None)
     return Verified(
         reference,
         len(manifest.files),
         manifest.size,
-        missing=tuple(path for path in wanted if path not in local),
+        missing=tuple(path for path in expected if path not in local),
         changed=tuple(
             item.path
             for item in alike
-            if contents[item.path] != wanted[item.path].pieces
-            or item.executable != wanted[item.path].executable
+            if contents[item.path] != expected[item.path].pieces
+            or item.executable != expected[item.path].executable
         ),
-        extra=tuple(path for path in local if path not in wanted),
+        extra=tuple(path for path in local if path not in expected),
     )
 
 

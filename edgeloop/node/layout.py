@@ -79,7 +79,7 @@ def variables_for(ticket: Ticket, attempt: int, folders: JobFolders) -> dict[str
 
 def fill(command: Iterable[str], ticket: Ticket, attempt: int, folders: JobFolders) -> list[str]:
     """Other braces stay as they are: they may be JSON or a format."""
-    known = {
+    words = {
         "outputs": str(folders.outputs),
         "data": str(folders.data),
         "job": ticket.id,
@@ -89,20 +89,20 @@ def fill(command: Iterable[str], ticket: Ticket, attempt: int, folders: JobFolde
     def value(match: re.Match[str]) -> str:
         kind, name, word = match.groups()
         if word:
-            return known[word]
+            return words[word]
         return str(_find(name, folders.inputs if kind == "input" else folders.made, match[0]))
 
     return [_PLACEHOLDER.sub(value, argument) for argument in command]
 
 
-def _find(name: str, known: Mapping[str, Path], placeholder: str) -> Path:
-    found = [path for full, path in known.items() if full == name]
-    found = found or [path for full, path in known.items() if full.rpartition("/")[2] == name]
-    if len(found) == 1:
-        return found[0]
+def _find(name: str, places: Mapping[str, Path], placeholder: str) -> Path:
+    matches = [path for full, path in places.items() if full == name]
+    matches = matches or [path for full, path in places.items() if full.rpartition("/")[2] == name]
+    if len(matches) == 1:
+        return matches[0]
     kind = "reads" if placeholder.startswith("{input:") else "writes"
-    names = ", ".join(known) or "nothing"
-    problem = "could mean several" if found else "names nothing"
+    names = ", ".join(places) or "nothing"
+    problem = "could mean several" if matches else "names nothing"
     raise BadInput(reason=f"{placeholder} in the command {problem}: this job {kind} {names}")
 
 
@@ -305,8 +305,8 @@ def unpack_code(archive: Path, digest: str, folder: Path) -> None:
     digest, before the folder is touched."""
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".code-") as name:
         apart = Path(name)
-        found, files = _unpacked(archive, apart)
-        if found != digest:
+        unpacked_digest, files = _unpacked(archive, apart)
+        if unpacked_digest != digest:
             reason = "The job's code in the store is not what was submitted: submit the job again"
             raise BadInput(reason=reason)
         for file in files:
@@ -486,13 +486,13 @@ def _listing(blobs: Blobs, path: str) -> tuple[dict[str, BlobInfo], bool]:
     """Files by their names below the path, or the one file that it is. Markers of folders, which
     some services keep as empty files, are left out."""
     prefix = f"{path}/" if path else ""
-    found = {
+    listed = {
         info.key[len(prefix) :]: info
         for info in blobs.list(prefix)
         if not info.key.endswith("/") and info.key != prefix
     }
-    folders = {str(folder) for name in found for folder in PurePosixPath(name).parents}
-    files = {name: info for name, info in found.items() if info.size or name not in folders}
+    folders = {str(folder) for name in listed for folder in PurePosixPath(name).parents}
+    files = {name: info for name, info in listed.items() if info.size or name not in folders}
     if files or not path:
         return files, False
     single = [info for info in blobs.list(path) if info.key == path]
@@ -511,11 +511,11 @@ def _download(
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     try:
-        wanted = {info.key: partial / check_blob_key(name) for name, info in files.items()}
+        targets = {info.key: partial / check_blob_key(name) for name, info in files.items()}
     except BadName as error:
         raise BadInput(reason=f"{place.url} has a file that cannot be fetched: {error}") from None
-    blobs.get_many(wanted)
-    for path in wanted.values():
+    blobs.get_many(targets)
+    for path in targets.values():
         path.chmod(0o444)
     partial.replace(target)
 

@@ -267,17 +267,17 @@ class Manifests:
 
     def locations(self, head: Head) -> dict[str, PieceLocation]:
         """Every piece that a live version references."""
-        found: dict[str, PieceLocation] = {}
+        pieces: dict[str, PieceLocation] = {}
         for version in head.versions:
             try:
-                found.update(self.load(version).locations)
+                pieces.update(self.load(version).locations)
             except (BlobMissing, DatasetDamaged):
                 continue  # the pieces of a version that cannot be read are sent again
         live = {version.manifest for version in head.versions}
         for cached in self._cache.glob("*.json.gz") if self._cache and self._cache.is_dir() else ():
             if cached.name not in live:
                 cached.unlink(missing_ok=True)
-        return found
+        return pieces
 
     def _checked(self, version: Version, content: bytes) -> Manifest:
         try:
@@ -476,16 +476,16 @@ def full_names(name: str) -> tuple[str, ...]:
     return (name,) if name.startswith(_STARTS) else tuple(f"{kind}/{name}" for kind in KINDS)
 
 
-def only_one(name: str, found: list[str]) -> str:
+def only_one(name: str, candidates: list[str]) -> str:
     """Never guess between two datasets."""
-    if len(found) > 1:
-        reason = f"{name!r} may be {' or '.join(found)}: give the full name"
+    if len(candidates) > 1:
+        reason = f"{name!r} may be {' or '.join(candidates)}: give the full name"
         raise BadInput(reason=reason)
-    return found[0]
+    return candidates[0]
 
 
-def suggestion(name: str, known: Iterable[str]) -> str:
-    by_last = {entry.rpartition("/")[2]: entry for entry in known}
+def suggestion(name: str, names: Iterable[str]) -> str:
+    by_last = {entry.rpartition("/")[2]: entry for entry in names}
     by_last.update({entry: entry for entry in by_last.values()})
     close = close_names(name, by_last)
     return f" (did you mean {by_last[close[0]]!r}?)" if close else ""
@@ -497,9 +497,9 @@ def find_local(project: Path, text: str) -> tuple[str, Path]:
     as_path = Path(text).expanduser()
     if "@" not in text and not text.startswith(_PATH_STARTS) and not text.endswith("/"):
         meant = dict.fromkeys((*full_names(_check_rest(text)), *full_names(_below_data(text))))
-        found = [name for name in meant if (root / name).is_dir()]
-        if found:
-            name = only_one(text, found)
+        existing = [name for name in meant if (root / name).is_dir()]
+        if existing:
+            name = only_one(text, existing)
             return check_name(name), root / name
     if as_path.is_dir():
         return _name_of_folder(root, as_path)
@@ -751,9 +751,9 @@ class Index:
 
     def keep_only(self, paths: Iterable[str]) -> None:
         """Drop files that are no longer in the folder."""
-        kept = {path: self._entries[path] for path in paths if path in self._entries}
-        self._changed = self._changed or len(kept) != len(self._entries)
-        self._entries = kept
+        remaining = {path: self._entries[path] for path in paths if path in self._entries}
+        self._changed = self._changed or len(remaining) != len(self._entries)
+        self._entries = remaining
 
     def is_synced(self, path: str, pieces: Pieces) -> bool:
         """Whether the current content is what was pushed or pulled last."""

@@ -108,10 +108,10 @@ class _OutputWalk:
     ) -> Iterator[tuple[str, FileState]]:
         try:
             with os.scandir(folder) as entries:
-                found = sorted(entries, key=lambda entry: entry.name)
+                by_name = sorted(entries, key=lambda entry: entry.name)
         except OSError:
             return
-        for entry in found:
+        for entry in by_name:
             name, path = prefix + entry.name, folder / entry.name
             if self.skips(name):
                 continue
@@ -303,8 +303,8 @@ class OutputCopier:
             self._paths[name] = folder / name
 
     def _changed(self, states: dict[str, FileState]) -> list[str]:
-        known = self._sent
-        return [n for n, state in states.items() if n not in known or known[n].state != state]
+        sent = self._sent
+        return [n for n, state in states.items() if n not in sent or sent[n].state != state]
 
     def _send(
         self,
@@ -519,8 +519,8 @@ class JobFinisher:
         many = f"{len(missing)} files of outputs/ ({sorted(missing)[0]}, …)"
         what = many if len(missing) > 1 else f"outputs/{next(iter(missing))}"
         why = f" ({self.outputs.error})" if self.outputs.error else ""
-        kept = f"{what} could not be stored{why}: see {self.scratch.outputs} on {self.node}"
-        reason = f"{outcome.reason}; {kept}" if outcome.reason else kept
+        loss = f"{what} could not be stored{why}: see {self.scratch.outputs} on {self.node}"
+        reason = f"{outcome.reason}; {loss}" if outcome.reason else loss
         if outcome.state == "completed" and not self._state_is_stored():
             return replace(outcome, state="failed", code=FAILED, reason=reason)
         return replace(outcome, reason=reason)

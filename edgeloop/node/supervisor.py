@@ -175,8 +175,8 @@ class Supervisor:
         log = self._log.write
         folders = lay_out(ticket, self._scratch, self._blobs, self._here, log, patience_s)
         write_library(self._scratch.library)
-        own = [folders.outputs, *folders.made.values()]
-        skipped = [path.relative_to(self._scratch.work).as_posix() for path in own]
+        written_folders = [folders.outputs, *folders.made.values()]
+        skipped = [path.relative_to(self._scratch.work).as_posix() for path in written_folders]
         self._created.remember(ticket.outputs, skipped)
         sources = [EarlierOutputs(ticket.id)] if earlier is not None else []
         sources += [EarlierOutputs(ticket.previous)] if ticket.previous else []
@@ -230,11 +230,11 @@ class Supervisor:
 
     def _variables(self, ticket: Ticket, attempt: int, folders: JobFolders) -> dict[str, str]:
         """Edgeloop as it was sent comes before one that the node has, whatever its version."""
-        found = {**self._here.variables, **variables_for(ticket, attempt, folders)}
+        variables = {**self._here.variables, **variables_for(ticket, attempt, folders)}
         if folders.package is not None:
-            path = filter(None, (str(folders.package), found.get("PYTHONPATH")))
-            found["PYTHONPATH"] = os.pathsep.join(path)
-        return found
+            path = filter(None, (str(folders.package), variables.get("PYTHONPATH")))
+            variables["PYTHONPATH"] = os.pathsep.join(path)
+        return variables
 
     def _report_state(self) -> None:
         self._tasks["state"].trigger()

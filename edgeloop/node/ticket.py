@@ -300,8 +300,8 @@ def wrapper_key(digest: str) -> str:
 def is_fresh(blobs: Blobs, key: str) -> bool:
     """Whether a file that all jobs share is in the store, and so young that no clean-up will take
     it before the job that wants it has its record. One that is older is to be sent again."""
-    found = blobs.info(key)
-    return found is not None and time.time() - found.modified.timestamp() < REFRESH_S
+    stored = blobs.info(key)
+    return stored is not None and time.time() - stored.modified.timestamp() < REFRESH_S
 
 
 def content_digest(content: bytes) -> str:
@@ -401,19 +401,19 @@ def _read(name: str, kind: FieldKind, value: Any) -> Any:
 
 def _check(name: str, written: str, value: Any) -> None:
     """By the annotation as it is written: `str`, `float | None`, `Mapping[str, int]`."""
-    wanted, _, none = written.partition(" | ")
+    kind, _, none = written.partition(" | ")
     if none == "None" and value is None:
         return
-    mapping = re.fullmatch(r"Mapping\[str, (\w+)\]", wanted)
+    mapping = re.fullmatch(r"Mapping\[str, (\w+)\]", kind)
     if mapping and isinstance(value, dict):
         for item in value.values():
             _check(name, mapping[1], item)
         return
-    allowed = _PLAIN.get(wanted, () if mapping is None else (dict,))
-    is_bool = isinstance(value, bool) and wanted != "bool"
+    allowed = _PLAIN.get(kind, () if mapping is None else (dict,))
+    is_bool = isinstance(value, bool) and kind != "bool"
     if allowed and (is_bool or not isinstance(value, allowed)):
-        raise TypeError(f"{name} must be {wanted}, not {type(value).__name__}")
-    if wanted in ("int", "float") and not abs(value) < _LARGEST_NUMBER:
+        raise TypeError(f"{name} must be {kind}, not {type(value).__name__}")
+    if kind in ("int", "float") and not abs(value) < _LARGEST_NUMBER:
         raise ValueError(f"{name} is too large")
 
 
@@ -422,12 +422,12 @@ def _types(kind: Any) -> dict[str, FieldKind]:
     """What each field is, or what it is a tuple of. Read as it is written and not evaluated, since
     the Python of a node may be too old for `str | None`."""
     names = vars(sys.modules[kind.__module__])
-    found = {}
+    kinds = {}
     for each in fields(kind):
         several = re.fullmatch(r"tuple\[(\w+), \.\.\.\]", str(each.type))
         written = several[1] if several else str(each.type)
-        found[each.name] = FieldKind(written, names.get(written), several is not None)
-    return found
+        kinds[each.name] = FieldKind(written, names.get(written), several is not None)
+    return kinds
 
 
 # Patterns of files that a job creates beside `outputs/`: `results`, `logs/*/best`, `**/*.ckpt`.
@@ -506,16 +506,16 @@ def _expression(pattern: str) -> str:
 
 def _parts(pattern: str) -> tuple[Part, ...]:
     """The same as `_expression`, for `matches`."""
-    found: list[Part] = []
+    compiled: list[Part] = []
     parts = pattern.split("/")
     for number, part in enumerate(parts):
         is_last = number == len(parts) - 1
         if part == "**":
-            found.append(ANY if is_last else FOLDERS)
+            compiled.append(ANY if is_last else FOLDERS)
             continue
-        found += [STAR if piece == _STAR else _test(piece) for piece in _pieces(part)]
-        found += [] if is_last else [ord("/").__eq__]
-    return tuple(found)
+        compiled += [STAR if piece == _STAR else _test(piece) for piece in _pieces(part)]
+        compiled += [] if is_last else [ord("/").__eq__]
+    return tuple(compiled)
 
 
 def _test(piece: str) -> Test:
@@ -597,13 +597,13 @@ def _after(part: Part, path: Sequence[int], reached: list[int]) -> list[int]:
         behind = {at + 1 for at in range(reached[0], end) if path[at] == slash}
         return sorted(behind.union(reached))
     if isinstance(part, str):
-        found: list[int] = []
+        places: list[int] = []
         for start in reached:
             at = start
-            while not found or at > found[-1]:  # what comes after an earlier place is known
-                found.append(at)
+            while not places or at > places[-1]:  # what comes after an earlier place is known
+                places.append(at)
                 if at == end or path[at] == slash:
                     break
                 at += 1
-        return found
+        return places
     return [at + 1 for at in reached if at < end and part(path[at])]
