@@ -1,10 +1,12 @@
-"""Processes of this machine that outlive the one that starts them: jobs, keepers, supervisors.
+"""Processes of this machine: jobs, keepers and supervisors, which outlive the one that starts them,
+and trainings, which do not.
 
 *Started* in a session of their own, so that a terminal may close. *Alive* for as long as they hold
 a lock that their starter passes on: the kernel releases it however they end, even by SIGKILL, and
 a successor finds by it which of them are left. *Identified* by number and start time together,
 since numbers are reused. *Ended* by SIGTERM and, after a grace period, by SIGKILL to all processes
-that they started. `KeptProcess` starts one again when it dies.
+that they started. `KeptProcess` starts one again when it dies. *Leashed* to the process that
+started them by a pipe, if they must not outlive it: the kernel closes the pipe.
 
 Needs only the standard library: Ray's actors import it where nothing else may be installed.
 """
@@ -40,31 +42,42 @@ def start_detached(
     log: Path | None = None,
     cwd: Path | None = None,
     lock: int | None = None,
-    only_errors: bool = False,
-    with_parent: bool = False,
+    output: Literal["log", "none", "pipe"] = "log",
+    ends_with: Literal["thread", "leash"] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start a program in a session of its own. Its output is appended to `log`, or only its errors;
-    without a log it writes where this process does.
+    """Start a program in a session of its own. Its errors are appended to `log`; without a log it
+    writes where this process does.
 
     Args:
         lock: A descriptor that the program inherits; close it here once the program is started.
-        with_parent: Whether the kernel kills it when the thread that started it ends.
+        output: Whether its standard output is written where its errors are, dropped, or read here.
+        ends_with: "thread": the kernel kills it when the thread that started it ends. "leash": its
+            standard input is a pipe from here, and it calls `end_with_leash`.
     """
     import subprocess
 
     with contextlib.ExitStack() as opened:
-        output = opened.enter_context(log.open("ab")) if log else None
+        errors = opened.enter_context(log.open("ab")) if log else None
+        targets = {"log": errors, "none": subprocess.DEVNULL, "pipe": subprocess.PIPE}
         return subprocess.Popen(  # noqa: S603 - a list of arguments, no shell
             list(command),
             cwd=cwd,
             env=dict(environ),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL if only_errors else output,
-            stderr=output,
+            stdin=subprocess.PIPE if ends_with == "leash" else subprocess.DEVNULL,
+            stdout=targets[output],
+            stderr=errors,
             pass_fds=() if lock is None else (lock,),
             start_new_session=True,
-            preexec_fn=dies_with_parent() if with_parent else None,  # noqa: PLW1509 - one call
+            preexec_fn=dies_with_parent() if ends_with == "thread" else None,  # noqa: PLW1509 - one call
         )
+
+
+def end_with_leash(leash: int = 0) -> None:
+    """For a program that was started on a leash: wait until the process that holds its other end is
+    gone, however that ended, and kill the whole process group."""
+    while os.read(leash, 1):
+        pass
+    os.killpg(0, signal.SIGKILL)
 
 
 def reaped(processes: Sequence[subprocess.Popen[bytes]]) -> list[subprocess.Popen[bytes]]:
@@ -87,15 +100,29 @@ def kill_tree(pid: int) -> None:
             os.kill(each, signal.SIGKILL)
 
 
-def last_line(log: Path, start: int = 0) -> str:
-    """The last line that a program wrote to its log, from byte `start` on."""
+def kill_group(process: subprocess.Popen[bytes]) -> None:
+    """SIGKILL to a process from `start_detached` and its group: unlike `kill_tree`, also to those
+    whose parents have ended, but not to those that left the group. Returns when it has ended."""
+    # The group exists until its leader is waited for; afterwards its number may be another's.
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    if process.stdin is not None:
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+
+
+def last_line(log: Path, start: int = 0, limit: int | None = _LINE_LIMIT) -> str:
+    """The last line that a program wrote to its log, from byte `start` on, without secrets and cut
+    to `limit` characters."""
     try:
         with log.open("rb") as file:
             file.seek(max(start, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
             lines = file.read().decode(errors="replace").strip().splitlines()
     except OSError:
         return ""
-    return redact(lines[-1].strip())[:_LINE_LIMIT] if lines else ""
+    return redact(lines[-1].strip())[:limit] if lines else ""
 
 
 class KeptProcess:
@@ -181,7 +208,7 @@ class KeptProcess:
         try:
             self._logged = self._log.stat().st_size if self._log and self._log.exists() else 0
             self._process = start_detached(
-                self._command, self._environ, self._log, self._cwd, with_parent=True
+                self._command, self._environ, self._log, self._cwd, ends_with="thread"
             )
         except (OSError, subprocess.SubprocessError) as error:
             self._wait(f"cannot be started: {getattr(error, 'strerror', None) or error}", now)

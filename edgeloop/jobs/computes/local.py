@@ -185,7 +185,7 @@ class LocalCompute(Compute):
             self._queue.log(job_of(name)),
             cwd=folder,
             lock=lock,
-            only_errors=True,
+            output="none",
         )
         self._started.append(process)
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from edgeloop._util.processes import kill_group, last_line, start_detached
 from edgeloop._util.system import FairLimit, python_module, variables_with
 from edgeloop.errors import BadInput, LocalFileError
 from edgeloop.search.base import Evaluation
@@ -50,7 +51,6 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _START_LIMIT_S = 300.0
 _GRACE_S = 30.0  # for a training that was told to stop
 _LOOK_S = 1.0
-_LOG_TAIL = 4096
 OOM_SCORE = 500  # when memory runs out, a candidate is killed and not the search
 
 Problem = tuple[str, bool]  # what happened, and whether another attempt would end the same way
@@ -259,7 +259,7 @@ class _Card:
         for ticket in sent:
             ticket.is_sent = False
             if not begun:  # the process itself does not run
-                self._end(ticket, (last_line(self._log) or _cause(code), False))
+                self._end(ticket, (last_line(self._log, limit=None) or _cause(code), False))
             elif is_our_doing or not ticket.has_begun:
                 continue
             elif len(begun) == 1:
@@ -283,15 +283,15 @@ def _start(
     read; otherwise it is in the log, too."""
     try:
         log_file.parent.mkdir(parents=True, exist_ok=True)
-        with log_file.open("ab" if answers else "wb") as log:
-            process = subprocess.Popen(  # noqa: S603
-                words,
-                stdin=subprocess.PIPE,  # closed by the kernel when we are gone
-                stdout=subprocess.PIPE if answers else log,
-                stderr=log,
-                env=variables_with(**(variables or {})),
-                start_new_session=True,
-            )
+        if not answers:
+            log_file.write_bytes(b"")  # of the attempt before
+        process = start_detached(
+            words,
+            variables_with(**(variables or {})),
+            log_file,
+            output="pipe" if answers else "log",
+            ends_with="leash",
+        )
     except OSError as error:
         raise LocalFileError(path=log_file, reason=error.strerror or str(error)) from None
     with contextlib.suppress(OSError):
@@ -307,27 +307,6 @@ def _cause(code: int) -> str:
     if code < 0:
         return f"its process crashed with {signal.Signals(-code).name}"
     return f"its process ended with code {code}"
-
-
-def kill_group(process: subprocess.Popen[bytes]) -> None:
-    """With all that it started: the group exists until its leader is waited for."""
-    if process.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    if process.stdin is not None:
-        with contextlib.suppress(OSError):
-            process.stdin.close()
-
-
-def last_line(log: Path) -> str:
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - _LOG_TAIL))
-            lines = file.read().decode(errors="replace").strip().splitlines()
-    except OSError:
-        return ""
-    return lines[-1].strip() if lines else ""
 
 
 class LocalTraining(PoolEvaluator):
@@ -406,7 +385,11 @@ class LocalTraining(PoolEvaluator):
             TrainingOrder(self._plan, (arch,), conditions, until=until).save(folder / ORDER)
             problem = self._attempt(folder)
             if problem is not None:
-                text = problem[0] or last_line(folder / LOG) or "it ended without a message"
+                text = (
+                    problem[0]
+                    or last_line(folder / LOG, limit=None)
+                    or "it ended without a message"
+                )
                 text = f"Training of {arch.id}: {text.rstrip('.')}; its log is {folder / LOG}"
                 return failure(arch.id, text, problem[1])
             outcome = read_outcome(folder, arch.id, conditions, request.until)

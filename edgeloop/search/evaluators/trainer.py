@@ -16,7 +16,6 @@ import argparse
 import json
 import math
 import os
-import signal
 import sys
 import threading
 import traceback
@@ -27,6 +26,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from edgeloop._util.files import write_atomic
+from edgeloop._util.processes import end_with_leash
 from edgeloop.errors import BadInput, EdgeloopError, LocalFileError
 from edgeloop.search.base import Evaluation
 from edgeloop.search.evaluators.threads import failure
@@ -190,7 +190,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--leash", action="store_true", help="end when standard input closes")
     options = parser.parse_args(arguments)
     if options.leash:
-        threading.Thread(target=_end_with_parent, daemon=True).start()
+        threading.Thread(target=end_with_leash, daemon=True).start()
     # Per machine: its next job on the same dataset finds the images decoded.
     cache = options.cache or cache_folder() / "prepared"
     try:
@@ -244,14 +244,6 @@ def _results(
         yield item.arch, train_item(item, order.plan, one)
 
 
-def _end_with_parent() -> None:
-    """Standard input is a pipe that closes when the parent is gone, however it ended. Our whole
-    process group ends then."""
-    while os.read(0, 1):
-        pass
-    os.killpg(0, signal.SIGKILL)
-
-
 # The process in which candidates share a GPU: `python -m edgeloop.search.evaluators.trainer serve
 # …`, started by `SharedTrainers` and kept as long as the search runs.
 #
@@ -290,7 +282,7 @@ class CardServer:
                     continue
                 arguments = (call["train"], Path(call["folder"]))
                 threading.Thread(target=self._train, args=arguments, daemon=True).start()
-        os.killpg(0, signal.SIGKILL)
+            end_with_leash(calls)
 
     def _train(self, number: int, folder: Path) -> None:
         code, text = 1, ""
