@@ -311,9 +311,9 @@ def package_snapshot() -> CodeSnapshot:
         for path in _PACKAGE.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    found = _installed()
-    metadata = found.read_text("METADATA") or found.read_text("PKG-INFO") or ""
-    contents[f"{NAME}-{found.version}.dist-info/METADATA"] = metadata.encode()
+    distribution = _installed()
+    metadata = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
+    contents[f"{NAME}-{distribution.version}.dist-info/METADATA"] = metadata.encode()
     return CodeSnapshot(tuple(CodeFile.of(name, contents[name]) for name in sorted(contents)))
 
 

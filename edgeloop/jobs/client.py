@@ -225,10 +225,10 @@ class Jobs:
         Raises:
             NoSuchJob: If a pattern matches nothing.
         """
-        found = select(self.runs.list().runs, patterns, tag, states, self.runs.folder)
-        for error in found.unknown:
+        selection = select(self.runs.list().runs, patterns, tag, states, self.runs.folder)
+        for error in selection.unknown:
             raise error
-        return found
+        return selection
 
     def refresh(self, runs: Sequence[Run]) -> list[Run]:
         """Ask the computes for the current state of jobs, with one request per compute.
@@ -402,8 +402,8 @@ class Jobs:
             A URL for each output, by its path.
         """
         self.check_store(run)
-        found, _ = outputs_of(self.blobs, run.record.id)
-        return {path: self.blobs.link(info.key, seconds) for path, info in sorted(found.items())}
+        outputs, _ = outputs_of(self.blobs, run.record.id)
+        return {path: self.blobs.link(info.key, seconds) for path, info in sorted(outputs.items())}
 
     # Ending
 

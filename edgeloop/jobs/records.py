@@ -220,20 +220,20 @@ class RunRecords:
 
     def whole_spec(self, record: JobRecord) -> Mapping[str, object]:
         """The specification with the values of its secret variables, if they were given here."""
-        kept: dict[str, str] = {}
+        secret_values: dict[str, str] = {}
         with contextlib.suppress(OSError, ValueError, AttributeError):
             content = json.loads(_content(self.path(record.name) / SECRETS_FILE))
-            kept = {str(key): str(value) for key, value in content.items()}
-        return with_values(record.spec, kept, record.name)
+            secret_values = {str(key): str(value) for key, value in content.items()}
+        return with_values(record.spec, secret_values, record.name)
 
     def save(self, run: Run) -> Run:
         """Save the state; a final state stays final. A run that was removed meanwhile stays
         removed."""
         folder = self.folder / run.name
-        known = _read_state(folder)
-        if known is not None and known.status.is_final and not run.status.is_final:
-            asked = run.cancel_asked or known.cancel_asked
-            run = replace(run, status=known.status, cancel_asked=asked)
+        saved = _read_state(folder)
+        if saved is not None and saved.status.is_final and not run.status.is_final:
+            asked = run.cancel_asked or saved.cancel_asked
+            run = replace(run, status=saved.status, cancel_asked=asked)
         with contextlib.suppress(FileNotFoundError):
             write_atomic(folder / STATE_FILE, _state_json(run))
         return run
@@ -279,10 +279,10 @@ class RunRecords:
                 raise
             path = f"{self._folder_name}/{name}/{RECORD_FILE}"
             raise LocalFileError(path=path, reason=f"cannot be read: {error.strerror}") from None
-        known = _read_state(folder) or _KnownState(Status("queued"))
+        saved = _read_state(folder) or _StateFile(Status("queued"))
         # The folder's name is the job's: it may have been renamed or copied by hand.
         record = record if record.name == name else replace(record, name=name)
-        return Run(record, known.status, known.cancel_asked, known.in_doubt)
+        return Run(record, saved.status, saved.cancel_asked, saved.in_doubt)
 
     @contextlib.contextmanager
     def _hidden_folder(self) -> Iterator[Path]:
@@ -346,8 +346,8 @@ def _check(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class _KnownState:
-    """The content of `state.json`."""
+class _StateFile:
+    """The content of `state.json`, which is checked against these fields when it is read."""
 
     status: Status
     cancel_asked: bool = False
@@ -355,15 +355,15 @@ class _KnownState:
 
 
 def _state_json(run: Run) -> bytes:
-    known = _KnownState(run.status, run.cancel_asked, run.in_doubt)
-    return json.dumps(asdict(known), ensure_ascii=False).encode()
+    state = _StateFile(run.status, run.cancel_asked, run.in_doubt)
+    return json.dumps(asdict(state), ensure_ascii=False).encode()
 
 
-def _read_state(folder: Path) -> _KnownState | None:
+def _read_state(folder: Path) -> _StateFile | None:
     """None if nothing is known; a damaged state is fetched again."""
     try:
         content = json.loads(_content(folder / STATE_FILE))
-        return from_plain(_KnownState, content)  # type: ignore[no-any-return]
+        return from_plain(_StateFile, content)  # type: ignore[no-any-return]
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
@@ -403,18 +403,18 @@ def select(
     exact = bool(patterns)
     for pattern in patterns or ("all",):
         try:
-            found, named = _named(list(runs), pattern, folder)
+            matching, named = _named(list(runs), pattern, folder)
         except NoSuchJob as error:
             unknown.append(error)
             continue
         exact = exact and named
-        chosen |= {(run.name, run.record.id): run for run in found}
-    kept = [
+        chosen |= {(run.name, run.record.id): run for run in matching}
+    selected = [
         run
         for run in chosen.values()
         if (not tag or tag in run.record.tags) and (not states or run.state in states)
     ]
-    return Selection(tuple(sorted(kept, key=age)), exact, tuple(unknown))
+    return Selection(tuple(sorted(selected, key=age)), exact, tuple(unknown))
 
 
 def _named(runs: list[Run], pattern: str, folder: Path) -> tuple[list[Run], bool]:
@@ -423,22 +423,22 @@ def _named(runs: list[Run], pattern: str, folder: Path) -> tuple[list[Run], bool
         return runs, False
     if pattern == "last":
         newest = max(runs, key=age, default=None)
-        found = [newest] if newest is not None else []
+        named_runs = [newest] if newest is not None else []
     else:
         name = _without_folder(pattern, folder)
-        found = [run for run in runs if run.name == name]
-        if not found and name:
+        named_runs = [run for run in runs if run.name == name]
+        if not named_runs and name:
             is_glob = any(char in name for char in "*?[")
             fits = fnmatchcase if is_glob else str.startswith
             matches = [run for run in runs if fits(run.name, name)]
             if matches:
                 return matches, False
-    if not found:
+    if not named_runs:
         name = _without_folder(pattern, folder) or Path(pattern).name
         hint = did_you_mean(name, [run.name for run in runs])
         hint = f"; {hint}" if hint else "."
         raise NoSuchJob(pattern=pattern, folder=folder.absolute(), hint=hint)
-    return found, True
+    return named_runs, True
 
 
 def _without_folder(pattern: str, folder: Path) -> str:
@@ -446,9 +446,9 @@ def _without_folder(pattern: str, folder: Path) -> str:
     if "/" not in pattern and pattern not in (".", ".."):
         return pattern
     path = Path(os.path.normpath(Path(pattern).absolute()))
-    for base, found in ((folder.absolute(), path), (folder.resolve(), path.resolve())):
-        if found.parent == base:
-            return found.name
+    for base, candidate in ((folder.absolute(), path), (folder.resolve(), path.resolve())):
+        if candidate.parent == base:
+            return candidate.name
     return ""
 
 
@@ -507,16 +507,16 @@ def shared_runs(
     No compute is asked. `local` are the jobs of this machine, which also knows what computes said
     about them.
     """
-    known = {run.record.id: run.status for run in local if run.status.is_final}
+    final_statuses = {run.record.id: run.status for run in local if run.status.is_final}
     keys = [info.key for info in blobs.list(_folder(experiment))]
     read = ordered_map(lambda key: _read(blobs, key, clock()), keys, _PARALLEL, 2 * _PARALLEL)
     runs, damaged = [], []
-    for key, found in zip(keys, read, strict=True):
-        if isinstance(found, Run):
-            status = known.get(found.record.id, found.status)
-            runs.append(found if found.status.is_final else replace(found, status=status))
-        elif found:
-            damaged.append(f"{key} {found}")
+    for key, entry in zip(keys, read, strict=True):
+        if isinstance(entry, Run):
+            status = final_statuses.get(entry.record.id, entry.status)
+            runs.append(entry if entry.status.is_final else replace(entry, status=status))
+        elif entry:
+            damaged.append(f"{key} {entry}")
     return Listing(tuple(sorted(runs, key=age)), tuple(damaged))
 
 
@@ -534,11 +534,11 @@ class StoredJob:
 def stored_jobs(blobs: Blobs) -> dict[str, StoredJob]:
     """All jobs of a store, of every experiment. Job folders are listed before records, which are
     written after them: a job that is being submitted has a young folder."""
-    found: dict[str, StoredJob] = {}
+    jobs_by_id: dict[str, StoredJob] = {}
     for info in blobs.list("_jobs/"):
         _, job, rest = (*info.key.split("/", 2), "", "")[:3]
         if rest:
-            stored = found.setdefault(job, StoredJob(job))
+            stored = jobs_by_id.setdefault(job, StoredJob(job))
             stored.size += info.size
             stored.modified = max(stored.modified, info.modified.timestamp())
             if rest.startswith("log/"):
@@ -547,8 +547,8 @@ def stored_jobs(blobs: Blobs) -> dict[str, StoredJob]:
         name = info.key.rpartition("/")[2]
         if name.endswith(".json"):
             job = name[: -len(".json")]
-            found.setdefault(job, StoredJob(job)).record = info.key
-    return found
+            jobs_by_id.setdefault(job, StoredJob(job)).record = info.key
+    return jobs_by_id
 
 
 def stored_code(blobs: Blobs) -> tuple[dict[str, BlobInfo], dict[str, BlobInfo]]:
@@ -576,8 +576,8 @@ def used_code(blobs: Blobs, jobs: Iterable[StoredJob]) -> set[str]:
         except (ValueError, TypeError, KeyError, AttributeError):
             raise BadInput(reason=f"the record {job.record} cannot be read") from None
 
-    found = ordered_map(digests, list(jobs), _PARALLEL, 2 * _PARALLEL)
-    return {digest for each in found for digest in each if digest}
+    digests_by_job = ordered_map(digests, list(jobs), _PARALLEL, 2 * _PARALLEL)
+    return {digest for each in digests_by_job for digest in each if digest}
 
 
 def ended_jobs(blobs: Blobs, jobs: Sequence[str]) -> Mapping[str, JobProgress]:

@@ -30,9 +30,9 @@ def secret_argument(words: Sequence[str]) -> str | None:
     """What the first secret in a command is: by how it looks, or as the value of an option whose
     name says so, in one word or in two."""
     for word, following in zip(words, (*words[1:], ""), strict=True):
-        found = next(find_secrets(word), None)
-        if found is not None:
-            return found.kind
+        secret = next(find_secrets(word), None)
+        if secret is not None:
+            return secret.kind
         option, has_value, value = word.partition("=")
         if not has_value and not following.startswith("-"):
             value = following
@@ -89,7 +89,7 @@ def without_values(
 
 
 def with_values(
-    document: Mapping[str, object], kept: Mapping[str, str], where: str
+    document: Mapping[str, object], values: Mapping[str, str], where: str
 ) -> Mapping[str, object]:
     """The specification again. A value that is not kept here is that of the environment; raises
     BadJob if it has none."""
@@ -99,8 +99,8 @@ def with_values(
     restored = dict(variables)
     for name, text in variables.items():
         if text == _HIDDEN % name:
-            if name not in kept and not has_variable(name):
+            if name not in values and not has_variable(name):
                 reason = f"the value of the secret {name} is not on this machine: set the variable"
                 raise BadJob(where=where, reason=f"{reason} {name}, and try again")
-            restored[name] = kept.get(name, f"${{{name}}}")
+            restored[name] = values.get(name, f"${{{name}}}")
     return {**document, KEY: restored}

@@ -127,16 +127,16 @@ class CodeSnapshot:
     def exposed(self) -> tuple[str, ...]:
         """Where tokens stand in the code, which is sent all the same: one sentence for each of the
         first few."""
-        found: list[str] = []
+        sentences: list[str] = []
         room = _MOST_SEARCHED
         for file in self.files:
             room -= min(file.size, LARGEST_SOURCE)
             if room < 0:
                 break
-            found += [f"{file.path}:{n} looks like a secret ({k})" for n, k in file.tokens()]
-        more = len(found) - _MOST_NAMED
+            sentences += [f"{file.path}:{n} looks like a secret ({k})" for n, k in file.tokens()]
+        more = len(sentences) - _MOST_NAMED
         others = [f"{more} more of these are in the code"] if more > 0 else []
-        return (*found[:_MOST_NAMED], *others)
+        return (*sentences[:_MOST_NAMED], *others)
 
     @cached_property
     def digest(self) -> str:
@@ -452,8 +452,8 @@ def _bracket(text: bytes, at: int) -> tuple[_Piece, int]:
     first = True
     while first or text[at : at + 1] != b"]":
         first = False
-        found, previous, at = _member(text, at, previous)
-        members |= found
+        added, previous, at = _member(text, at, previous)
+        members |= added
     chosen = (set(range(256)) - members if negated else members) - {ord("/")}
     if not chosen:
         raise _NeverMatches
@@ -657,10 +657,10 @@ class _Walk:
 
 def _found(path: str, source: Path, is_allowed: bool) -> list[SourceFile]:
     """One file, or none if it was removed since it was found."""
-    found = []
+    files = []
     with _readable(source):
-        found.append(SourceFile(path, source, source.lstat().st_size, is_allowed))
-    return found
+        files.append(SourceFile(path, source, source.lstat().st_size, is_allowed))
+    return files
 
 
 def _is_ignored(path: str, is_folder: bool, levels: list[_Level]) -> bool:

@@ -146,25 +146,25 @@ def parse_url(url: str) -> UrlParts:
         raise ValueError(f"has a URL that {reason}: {shown}")
     if not url.isprintable() or "\\" in url:
         raise ValueError("has a URL with a backslash or an unprintable character")
-    found = None
+    match = None
     for pattern in (_DATASTORE, _IN_ACCOUNT, _BLOB, _BUCKET, _FILE):
-        found = found or pattern.fullmatch(url)
-    if found is None:
+        match = match or pattern.fullmatch(url)
+    if match is None:
         scheme = url.partition(":")[0]
         raise ValueError(f"has a URL of the form {scheme}:… that is not {_FORMS}")
-    fields = {name: value or "" for name, value in found.groupdict().items()}
-    path = fields["path"] if found.re is _FILE else fields["path"].strip("/")
+    fields = {name: value or "" for name, value in match.groupdict().items()}
+    path = fields["path"] if match.re is _FILE else fields["path"].strip("/")
     if any(part in ("..", ".") for part in path.split("/")) or "//" in path:
         raise ValueError(f"has a URL whose path holds '.', '..' or an empty part: {shown}")
     last = path.rstrip("/").rpartition("/")[2]
     is_file = "." in last.strip(".") and not url.endswith("/")
-    if found.re is _FILE:
+    if match.re is _FILE:
         return UrlParts("file", "", path.rstrip("/") or "/", is_file=is_file)
-    if found.re is _DATASTORE:
+    if match.re is _DATASTORE:
         workspace = tuple(fields[name] for name in ("subscription", "group", "workspace"))
         named = workspace if any(workspace) else ()
         return UrlParts("azureml", fields["container"], path, is_file=is_file, workspace=named)
-    if found.re is _BUCKET:
+    if match.re is _BUCKET:
         kind = "azure" if fields["kind"] == "az" else fields["kind"]
         return UrlParts(kind, fields["container"], path, is_file=is_file)
     endpoint = f"https://{fields['account']}.blob.{fields['suffix']}"
@@ -274,10 +274,10 @@ def _words(value: object, is_program: bool = False) -> tuple[str, ...]:
             value = shlex.split(value)
         except ValueError:
             raise ValueError(f"has a quote that is never closed: {shown(value)}") from None
-    found = tuple(_argument(word) for word in items(value))
-    if is_program and not (found and found[0]):
+    arguments = tuple(_argument(word) for word in items(value))
+    if is_program and not (arguments and arguments[0]):
         raise ValueError("must name a program")
-    return found
+    return arguments
 
 
 def _data(rule: str, is_output: bool) -> Reads:
@@ -322,10 +322,10 @@ def _pattern(value: object) -> str:
 
 
 def _patterns(value: object) -> tuple[str, ...]:
-    found = tuple(dict.fromkeys(words(value, _pattern)))
-    if len(found) > MOST_PATTERNS:
-        raise ValueError(f"has {len(found)} patterns; {MOST_PATTERNS} are the limit")
-    return found
+    patterns = tuple(dict.fromkeys(words(value, _pattern)))
+    if len(patterns) > MOST_PATTERNS:
+        raise ValueError(f"has {len(patterns)} patterns; {MOST_PATTERNS} are the limit")
+    return patterns
 
 
 def read_environment(value: object) -> Environment:
@@ -953,16 +953,16 @@ def spec_of_script(
     here = here or Path.cwd()
     options = dict(options or {})
     code = (here / str(options.pop("code", "") or find_project(here))).resolve()
-    found = (here / script).absolute()
-    if not found.is_file():
-        raise BadJob(where=script, reason=f"there is no file {found}")
-    found = found.parent.resolve() / found.name
-    if not found.is_relative_to(code):
+    script_path = (here / script).absolute()
+    if not script_path.is_file():
+        raise BadJob(where=script, reason=f"there is no file {script_path}")
+    script_path = script_path.parent.resolve() / script_path.name
+    if not script_path.is_relative_to(code):
         reason = f"it is outside the code folder {code}: copy it there, or choose with --code"
         raise BadJob(where=script, reason=reason)
-    path = found.relative_to(code).as_posix()
+    path = script_path.relative_to(code).as_posix()
     document = {**options, "script": path, "args": list(args), "code": str(code)}
-    return spec_of(document, code, script, stem=found.stem)
+    return spec_of(document, code, script, stem=script_path.stem)
 
 
 def changed(
@@ -1019,8 +1019,8 @@ def spec_of(
 
 def _places(written: Sequence[str | RemotePath], mode: str) -> tuple[RemotePath, ...]:
     """Those at URLs; one without a mode of its own has that of the job."""
-    found = [item for item in written if isinstance(item, RemotePath)]
-    return tuple(item if item.mode else replace(item, mode=mode) for item in found)
+    remote = [item for item in written if isinstance(item, RemotePath)]
+    return tuple(item if item.mode else replace(item, mode=mode) for item in remote)
 
 
 def program_for(script: str, code: Path) -> tuple[str, ...]:
@@ -1091,19 +1091,19 @@ _CLOSES = {"[": "]", "(": ")", "{": "}"}
 
 def parse_sweep(texts: Iterable[str]) -> dict[str, list[str]]:
     """The values of `--sweep`, as the key `sweep` of a specification."""
-    found: dict[str, list[str]] = {}
+    values_by_name: dict[str, list[str]] = {}
     for text in texts:
         name, equals, values = text.partition("=")
         if not equals or not name:
             reason = f"{text!r} has no values: write it as lr=1e-3,1e-4"
             raise BadJob(where="--sweep", reason=reason)
-        if name in found:
+        if name in values_by_name:
             raise BadJob(where="--sweep", reason=f"{name} is given twice: join its values")
         try:
-            found[name] = split_values(values)
+            values_by_name[name] = split_values(values)
         except BadInput as error:
             raise BadJob(where="--sweep", reason=f"{name}: {error}") from None
-    return found
+    return values_by_name
 
 
 def split_values(text: str) -> list[str]:

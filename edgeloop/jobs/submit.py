@@ -394,12 +394,12 @@ def access_seconds(spec: JobSpec) -> int:
 def folders_apart(settings: Settings, blobs: Blobs) -> list[Path]:
     """Folders of Edgeloop itself that may be inside a project, and are no code of it."""
     location = settings.location
-    own = [state_folder(), cache_folder(), settings.project / RUNS_FOLDER]
+    folders = [state_folder(), cache_folder(), settings.project / RUNS_FOLDER]
     stores = [location.folder] if isinstance(location, SqliteLocation) else []
     with suppress(StoreError):
         access = blobs.access(0)
         stores += [Path(access.options["folder"])] if access.make == "LocalStore" else []
-    return [*own, *stores]
+    return [*folders, *stores]
 
 
 def _check_reachable(blobs: Blobs) -> None:
@@ -558,28 +558,30 @@ class PlaceResolver:
         """`az://container/path` names no account: the environment's, or the project's."""
         if parts.kind != "azure" or parts.account:
             return parts
-        known = [*self._accounts()]
-        if not known:
+        accounts = [*self._accounts()]
+        if not accounts:
             reason = "it names no storage account: write https://ACCOUNT.blob.core.windows.net/…, "
             raise BadJob(where=place.url, reason=f"{reason}or set AZURE_STORAGE_ACCOUNT_NAME")
-        return replace(parts, account=known[0].account, endpoint=known[0].blob_endpoint)
+        return replace(parts, account=accounts[0].account, endpoint=accounts[0].blob_endpoint)
 
     def _azure(self, parts: UrlParts, place: RemotePath) -> tuple[AzureLocation, str]:
         """The container, with whatever opens its account here, and the path in it."""
         if parts.kind == "azureml":
             return self._datastore(parts, place), parts.path
-        for known in self._accounts():
-            if known.account == parts.account:
-                return replace(known, container=parts.container), parts.path
+        for location in self._accounts():
+            if location.account == parts.account:
+                return replace(location, container=parts.container), parts.path
         table = parts.endpoint.replace(".blob.", ".table.", 1)
-        own = AzureLocation(parts.account, parts.endpoint, table, container=parts.container)
-        return own, parts.path
+        new_location = AzureLocation(
+            parts.account, parts.endpoint, table, container=parts.container
+        )
+        return new_location, parts.path
 
     def _accounts(self) -> list[AzureLocation]:
         """Those that this machine has access to, the most explicit first."""
         older = older_datastore(self.settings.project)
-        known = (storage_account(), self.settings.location, older and older[1])
-        return [location for location in known if isinstance(location, AzureLocation)]
+        candidates = (storage_account(), self.settings.location, older and older[1])
+        return [location for location in candidates if isinstance(location, AzureLocation)]
 
     def _datastore(self, parts: UrlParts, place: RemotePath) -> AzureLocation:
         """From `datastore.json`, else from the workspace: the project's, or that of the URL."""
@@ -598,13 +600,13 @@ class PlaceResolver:
             raise BadJob(where=place.url, reason=f"{reason}{error.fields['reason']}") from None
         with explained(self.compute.name, address, lambda: ""):
             try:
-                found = connect(address).ml.datastores.get(name, include_secrets=True)
+                datastore = connect(address).ml.datastores.get(name, include_secrets=True)
             except Exception as error:
                 if not is_missing(error):
                     raise
                 reason = f"the workspace {address.workspace} has no datastore {name!r}"
                 raise BadJob(where=place.url, reason=reason) from None
-        return _location_of(found, place)
+        return _location_of(datastore, place)
 
 
 def _location_of(datastore: object, place: RemotePath) -> AzureLocation:

@@ -116,8 +116,8 @@ def renew_access(blobs: Blobs, jobs: Sequence[str], seconds: int | None, now: fl
         if blobs.access(0).make != "AzureIdentity":  # other stores have no signatures
             return
         for job in jobs:
-            known = blobs.info(access_key(job))
-            if known is None or now - known.modified.timestamp() > RENEW_S:
+            access_file = blobs.info(access_key(job))
+            if access_file is None or now - access_file.modified.timestamp() > RENEW_S:
                 access = blobs.access(ACCESS_S if seconds is None else seconds)
                 if expires_at(access) is not None:
                     blobs.put_private(access_key(job), to_json(access))
@@ -235,13 +235,13 @@ def fetch(blobs: Blobs, job: str, folder: Path, without: Collection[str] = ()) -
     deleted later is deleted here as well.
     """
     index_file = folder.parent / INDEX_FILE
-    known = _read_index(index_file)
-    found, refused = outputs_of(blobs, job)
-    stored = {path: info for path, info in found.items() if Path(path).name not in without}
+    marks = _read_index(index_file)
+    outputs, refused = outputs_of(blobs, job)
+    stored = {path: info for path, info in outputs.items() if Path(path).name not in without}
     missing = []
     for path, info in stored.items():
         with contextlib.suppress(OSError):
-            if known.get(path) == _mark(info) and (folder / path).stat().st_size == info.size:
+            if marks.get(path) == _mark(info) and (folder / path).stat().st_size == info.size:
                 continue
         missing.append(path)
     folder.mkdir(parents=True, exist_ok=True)
@@ -249,7 +249,7 @@ def fetch(blobs: Blobs, job: str, folder: Path, without: Collection[str] = ()) -
         lambda path: _fetch_one(blobs, stored[path], folder / path), missing, PARALLEL, 2 * PARALLEL
     )
     moved = [path for path, is_here in zip(missing, fetched, strict=True) if is_here]
-    for path in known.keys() - stored.keys():
+    for path in marks.keys() - stored.keys():
         with contextlib.suppress(OSError):
             (folder / path).unlink()
     gone = set(missing) - set(moved)
@@ -262,8 +262,8 @@ def fetch(blobs: Blobs, job: str, folder: Path, without: Collection[str] = ()) -
 def discard_outputs(blobs: Blobs, job: str, paths: Collection[str]) -> int:
     """Remove outputs of a job that has ended from the store, if they are there; returns how many
     there were. The job and all its other files stay."""
-    found, _ = outputs_of(blobs, job)
-    keys = [found[path].key for path in paths if path in found]
+    outputs, _ = outputs_of(blobs, job)
+    keys = [outputs[path].key for path in paths if path in outputs]
     blobs.delete(keys)
     return len(keys)
 
@@ -271,15 +271,15 @@ def discard_outputs(blobs: Blobs, job: str, paths: Collection[str]) -> int:
 def outputs_of(blobs: Blobs, job: str) -> tuple[dict[str, BlobInfo], tuple[str, ...]]:
     """Outputs in the store by their path below `outputs/`, and names that cannot be used."""
     prefix = outputs_folder(job)
-    found: dict[str, BlobInfo] = {}
+    outputs: dict[str, BlobInfo] = {}
     refused = []
     for info in blobs.list(prefix):
         path = info.key.removeprefix(prefix)
         try:
-            found[check_blob_key(path)] = info
+            outputs[check_blob_key(path)] = info
         except BadName:
             refused.append(path)
-    return found, tuple(refused)
+    return outputs, tuple(refused)
 
 
 def _fetch_one(blobs: Blobs, info: BlobInfo, target: Path) -> bool:
@@ -344,9 +344,9 @@ def log_size(blobs: Blobs, job: str) -> int:
 def last_lines(blobs: Blobs, job: str, count: int) -> bytes:
     """The end of a log, without reading all of it."""
     pieces = sorted(info.key for info in blobs.list(log_key(job, 0).rpartition("/")[0] + "/"))
-    found = b""
+    tail = b""
     for key in pieces[-_MOST_PIECES:][::-1]:
-        found = blobs.read_range(key, 0, LOG_PIECE) + found
-        if found.count(b"\n") > count:
+        tail = blobs.read_range(key, 0, LOG_PIECE) + tail
+        if tail.count(b"\n") > count:
             break
-    return b"".join(found.splitlines(keepends=True)[-count:])
+    return b"".join(tail.splitlines(keepends=True)[-count:])

@@ -510,10 +510,10 @@ class Allocation:
 def missing(requested: Resources, totals: Mapping[str, float]) -> list[str]:
     """Phrases for what exceeds the most that one machine has."""
     phrases = []
-    for name, wanted in _amounts(requested).items():
+    for name, amount in _amounts(requested).items():
         there = totals.get(name, 1.0 if name == "nodes" else 0.0)
-        if wanted > there + _TINY:
-            phrases.append(f"{name} {shown(name, wanted)} (the most is {shown(name, there)})")
+        if amount > there + _TINY:
+            phrases.append(f"{name} {shown(name, amount)} (the most is {shown(name, there)})")
     return phrases
 
 
@@ -524,8 +524,8 @@ def listed(totals: Mapping[str, float]) -> str:
 
 def totals_of(capacity: Capacity) -> dict[str, float]:
     memory = float(capacity.memory_bytes)
-    known = {"cpus": capacity.cpus, "gpus": float(len(capacity.gpus)), "memory": memory}
-    return known | dict(capacity.custom)
+    amounts = {"cpus": capacity.cpus, "gpus": float(len(capacity.gpus)), "memory": memory}
+    return amounts | dict(capacity.custom)
 
 
 def allocate(
@@ -547,24 +547,24 @@ def shown(name: str, amount: float) -> str:
 
 
 def _choose_gpus(
-    wanted: float, gpus: tuple[str, ...], others: list[Allocation]
+    amount: float, gpus: tuple[str, ...], others: list[Allocation]
 ) -> tuple[str, ...] | None:
     """Whole GPUs are exclusive. A fraction goes to the fullest GPU with enough left."""
     used = dict.fromkeys(gpus, 0.0)
     for other in others:
         for gpu in other.gpus:
             used[gpu] = used.get(gpu, 0.0) + min(1.0, other.resources.gpus)
-    if wanted <= 0:
+    if amount <= 0:
         return ()
-    if wanted < 1:
-        room = [gpu for gpu in gpus if used[gpu] + wanted <= 1 + _TINY]
+    if amount < 1:
+        room = [gpu for gpu in gpus if used[gpu] + amount <= 1 + _TINY]
         return (max(room, key=lambda gpu: used[gpu]),) if room else None
     idle = [gpu for gpu in gpus if used[gpu] < _TINY]
-    return tuple(idle[: int(wanted)]) if len(idle) >= wanted else None
+    return tuple(idle[: int(amount)]) if len(idle) >= amount else None
 
 
 def _amounts(resources: Resources) -> dict[str, float]:
-    known = {"cpus": resources.cpus, "gpus": resources.gpus}
+    amounts = {"cpus": resources.cpus, "gpus": resources.gpus}
     if resources.nodes != 1:
-        known["nodes"] = float(resources.nodes)
-    return known | {"memory": float(resources.memory_bytes)} | dict(resources.custom)
+        amounts["nodes"] = float(resources.nodes)
+    return amounts | {"memory": float(resources.memory_bytes)} | dict(resources.custom)

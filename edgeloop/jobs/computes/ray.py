@@ -170,18 +170,21 @@ class RayCompute(Compute):
         for_each(self.submit, orders)
 
     def states(self, jobs: Sequence[str]) -> dict[str, ObservedState]:
-        known = self._jobs()
-        return {job: _observed(known[job]) if job in known else ObservedState(None) for job in jobs}
+        ray_jobs = self._jobs()
+        return {
+            job: _observed(ray_jobs[job]) if job in ray_jobs else ObservedState(None)
+            for job in jobs
+        }
 
     def cancel(self, jobs: Sequence[str]) -> None:
         if not jobs:
             return
         for_each(lambda job: self._tolerating_404("POST", f"{_path(job)}/stop"), jobs)
-        known = self._jobs()
-        waiting = [job for job in jobs if known.get(job, {}).get("status") == "PENDING"]
+        ray_jobs = self._jobs()
+        waiting = [job for job in jobs if ray_jobs.get(job, {}).get("status") == "PENDING"]
         if waiting:
             self._clean_up(waiting)
-        self._forget_cleanups(known)
+        self._forget_cleanups(ray_jobs)
 
     def logs(self, job: str) -> str:
         try:
@@ -193,10 +196,10 @@ class RayCompute(Compute):
     def forget(self, jobs: Sequence[str]) -> None:
         if not jobs:
             return
-        known = self._jobs()
-        over = [job for job in jobs if known.get(job, {}).get("status") in _OVER]
+        ray_jobs = self._jobs()
+        over = [job for job in jobs if ray_jobs.get(job, {}).get("status") in _OVER]
         for_each(self._delete, over)
-        self._forget_cleanups(known)
+        self._forget_cleanups(ray_jobs)
 
     @property
     def address(self) -> str:
@@ -274,9 +277,9 @@ class RayCompute(Compute):
             }
         )
 
-    def _forget_cleanups(self, known: Mapping[str, Job]) -> None:
-        ours = [job for job in known if job.startswith(_CLEANUP_PREFIX)]
-        for_each(self._delete, [job for job in ours if known[job]["status"] in _OVER])
+    def _forget_cleanups(self, ray_jobs: Mapping[str, Job]) -> None:
+        ours = [job for job in ray_jobs if job.startswith(_CLEANUP_PREFIX)]
+        for_each(self._delete, [job for job in ours if ray_jobs[job]["status"] in _OVER])
 
     def _jobs(self) -> dict[str, Job]:
         """All jobs of the cluster in one call. Drivers that were not submitted have no id."""
@@ -341,10 +344,10 @@ def _observed(job: Job) -> ObservedState:
 def _resources(totals: Mapping[str, float]) -> dict[str, float]:
     """A node's resources under our names, without those that Ray adds itself."""
     names = {"CPU": "cpus", "GPU": "gpus", "memory": "memory"}
-    known = {ours: float(totals.get(rays, 0.0)) for rays, ours in names.items()}
+    amounts = {ours: float(totals.get(rays, 0.0)) for rays, ours in names.items()}
     hidden = ("node:", "accelerator_type:", "object_store_memory")
     others = {n: float(v) for n, v in totals.items() if n not in names and not n.startswith(hidden)}
-    return known | dict(sorted(others.items()))
+    return amounts | dict(sorted(others.items()))
 
 
 def _described(nodes: Sequence[Mapping[str, float]]) -> str:
@@ -477,5 +480,7 @@ class Dashboard:
 def last_line(text: str) -> str:
     """The last meaningful line of a traceback."""
     lines = [line.strip() for line in text.splitlines()]
-    kept = [line for line in lines if len(line) > 1 and not line.startswith(("File ", "^", "~"))]
-    return kept[-1][:_LONGEST_SENTENCE] if kept else ""
+    sentences = [
+        line for line in lines if len(line) > 1 and not line.startswith(("File ", "^", "~"))
+    ]
+    return sentences[-1][:_LONGEST_SENTENCE] if sentences else ""

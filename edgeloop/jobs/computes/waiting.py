@@ -165,7 +165,7 @@ def _become(wrapper: str) -> int:
     import runpy
     import site
 
-    for module in [known for known in sys.modules if known.split(".")[0] == "edgeloop"]:
+    for module in [name for name in sys.modules if name.split(".")[0] == "edgeloop"]:
         del sys.modules[module]
     site.main()
     sys.argv = [wrapper]
