@@ -51,9 +51,9 @@ class Creation:
         self._as_json = as_json
         self._done: list[StepResult] = []
         self._address = _address(settings, names)
-        own = settings.location if isinstance(settings.location, AzureLocation) else None
-        container = own.container if own else AzureLocation.container
-        storage = storage or (own.account if own else "")
+        store_location = settings.location if isinstance(settings.location, AzureLocation) else None
+        container = store_location.container if store_location else AzureLocation.container
+        storage = storage or (store_location.account if store_location else "")
         choices = AccountChoices(container, location, storage, shared_key)
         self._connection = connect(self._address)
         self._account_plan, self._account = plan_account(self._connection, choices)
@@ -141,12 +141,12 @@ class Creation:
 def _address(settings: Settings, names: tuple[str, str, str]) -> WorkspaceAddress:
     """Options win; but a project that already belongs to another workspace keeps it."""
     keys = dict(zip(("subscription", "resource_group", "workspace"), names, strict=True))
-    given = WorkspaceKeys.model_validate({key: value for key, value in keys.items() if value})
-    address = find_workspace(given, settings.azure, settings.project)
+    options = WorkspaceKeys.model_validate({key: value for key, value in keys.items() if value})
+    address = find_workspace(options, settings.azure, settings.project)
     files = address.files
     named = (files.subscription, files.resource_group, files.workspace)
-    wanted = (address.subscription, address.resource_group, address.workspace)
-    if all(named) and named != wanted:
+    requested = (address.subscription, address.resource_group, address.workspace)
+    if all(named) and named != requested:
         reason = f"it names the workspace {files.workspace}: run this in another folder"
         raise BadSetting(where=".azureml/config.json", reason=reason)
     return address

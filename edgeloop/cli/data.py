@@ -116,9 +116,9 @@ def push(
     from edgeloop.node.ledger import find_local
 
     settings, datasets = _opened(store, experiment, makes=not dry_run)
-    found = [find_local(settings.project, name) for name in names]
+    local_folders = [find_local(settings.project, name) for name in names]
     done = []
-    for name, folder in found:
+    for name, folder in local_folders:
         began = time.monotonic()
         with bytes_bar(f"pushing {name}") as progress:
             pushed = datasets.push(
@@ -228,10 +228,10 @@ def list_datasets(
     from edgeloop._util.values import size_text
 
     _, datasets = _opened(store, experiment)
-    found = datasets.list() if name is None else datasets.versions(name)
+    versions = datasets.list() if name is None else datasets.versions(name)
     if as_json:
-        print_json(map(_version_row, found))
-    if not found:
+        print_json(map(_version_row, versions))
+    if not versions:
         click.echo("No datasets yet. Next: edgeloop data push NAME", err=True)
     elif not as_json:
         cells = [
@@ -243,7 +243,7 @@ def list_datasets(
                 item.node,
                 item.message,
             )
-            for item in found
+            for item in versions
         ]
         columns = (
             TableColumn("dataset", 100, 20),
@@ -254,8 +254,8 @@ def list_datasets(
             TableColumn("message", 60, 12),
         )
         what = "dataset" if name is None else "version"
-        files, size = sum(item.files for item in found), sum(item.bytes for item in found)
-        total = f"{plural(len(found), what)}: {plural(files, 'file')}, {size_text(size)}"
+        files, size = sum(item.files for item in versions), sum(item.bytes for item in versions)
+        total = f"{plural(len(versions), what)}: {plural(files, 'file')}, {size_text(size)}"
         click.echo(listing(columns, cells, total=total))
 
 
@@ -321,10 +321,10 @@ def _chosen(datasets: Datasets, references: tuple[str, ...]) -> dict[str, list[V
     chosen: dict[str, list[Version]] = {}
     for text in references:
         name, number = parse_reference(text)
-        wanted = None if number is None else datasets.resolve(text).version
+        chosen_version = None if number is None else datasets.resolve(text).version
         for version in datasets.versions(name):
             mine = chosen.setdefault(version.name, [])
-            if version not in mine and wanted in (None, version.version):
+            if version not in mine and chosen_version in (None, version.version):
                 mine.append(version)
     return chosen
 

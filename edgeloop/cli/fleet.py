@@ -171,7 +171,7 @@ def up(
     from edgeloop.operate.fleet.control import bring_up, completed_spec
     from edgeloop.operate.fleet.records import Fleets, read_spec
 
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "compute": compute,
         "runners": runners,
         "cpus": cpus,
@@ -183,11 +183,11 @@ def up(
     with opened(store, None, makes=True) as workspace:
         settings = workspace.settings
         there = Fleets(workspace.store).get(_name(name, settings))
-        known = {} if there is None else there.spec.to_json()
-        base = {**known, **settings.fleet}
-        wanted = read_spec(base, {k: v for k, v in given.items() if v is not None})
-        wanted = _with_shares(wanted, experiments, quotas, settings)
-        spec = completed_spec(wanted, settings, workspace.store)
+        current = {} if there is None else there.spec.to_json()
+        base = {**current, **settings.fleet}
+        requested = read_spec(base, {k: v for k, v in options.items() if v is not None})
+        requested = _with_shares(requested, experiments, quotas, settings)
+        spec = completed_spec(requested, settings, workspace.store)
         with waiting(f"starting the fleet {spec.name}"):
             record, before = bring_up(settings, workspace.store, spec)
     if as_json:
@@ -306,10 +306,10 @@ fleet.add_command(manifest)
 COMMANDS = (fleet,)
 
 
-def _name(given: str | None, settings: Settings) -> str:
+def _name(name: str | None, settings: Settings) -> str:
     from edgeloop.operate.fleet.records import read_spec
 
-    return given or read_spec(settings.fleet).name
+    return name or read_spec(settings.fleet).name
 
 
 def _with_shares(
@@ -334,8 +334,8 @@ def _with_shares(
         if not equals:
             raise click.BadParameter(f"{text!r} must be NAME=N", param_hint="--quota")
         if name not in shares:
-            known = ", ".join(shares)
-            message = f"the fleet does not serve the experiment {name!r}, only {known}"
+            served = ", ".join(shares)
+            message = f"the fleet does not serve the experiment {name!r}, only {served}"
             raise click.BadParameter(message, param_hint="--quota")
         shares[name]["quota"] = quota
     return read_spec({**spec.to_json(), "experiments": shares})

@@ -100,12 +100,12 @@ class ChosenJobs:
 
     def keep(self, check: Callable[[Run], None]) -> None:
         """Drop the jobs for which `check` raises."""
-        kept = []
+        passed = []
         for run in self.runs:
             with self.handling():
                 check(run)
-                kept.append(run)
-        self.runs = kept
+                passed.append(run)
+        self.runs = passed
 
     def each(self, action: Callable[[Run], None]) -> None:
         """Do it for every job, whatever happens to the others."""
@@ -486,8 +486,8 @@ def _watch(jobs: Jobs, runs: Sequence[Run], sort: str, columns: Sequence[str]) -
     from rich.text import Text
 
     def view(seen: Sequence[Run]) -> Text:
-        found = in_order(seen, sort)
-        return as_drawn(job_table(found, Screen.of_stdout(), chosen=columns, live=True))
+        ordered_runs = in_order(seen, sort)
+        return as_drawn(job_table(ordered_runs, Screen.of_stdout(), chosen=columns, live=True))
 
     with Live(view(runs), auto_refresh=False) as live:
         for seen in jobs.watch(runs):
@@ -510,10 +510,10 @@ def _say_damaged(listing: Listing) -> None:
 def _seconds(option: str, text: str) -> float:
     from edgeloop._util.values import TIME_FORMS, seconds_of
 
-    found = seconds_of(text)
-    if not found:
+    seconds = seconds_of(text)
+    if not seconds:
         raise click.UsageError(f"{option} must be {TIME_FORMS}, not {text!r}.")
-    return found
+    return seconds
 
 
 # Jobs as a table and as JSON.
@@ -605,8 +605,8 @@ def _check_column(name: str, columns: Mapping[str, object]) -> None:
     from edgeloop.errors import BadInput
 
     if name not in columns or not name:
-        known = ", ".join(filter(None, columns))
-        raise BadInput(reason=f"there is no column {name!r}; the columns are {known}")
+        names = ", ".join(filter(None, columns))
+        raise BadInput(reason=f"there is no column {name!r}; the columns are {names}")
 
 
 def job_json(job: Run, folder: Path, newest: str | None = None) -> dict[str, object]:

@@ -30,12 +30,12 @@ class ScriptCommand(click.Command):
     """A command that passes everything after the first `--` to the script unchanged."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        own, rest = args, None
+        own_args, rest = args, None
         if "--" in args:
             cut = args.index("--")
-            own, rest = args[:cut], tuple(args[cut + 1 :])
+            own_args, rest = args[:cut], tuple(args[cut + 1 :])
         ctx.meta[ARGUMENTS] = rest
-        return super().parse_args(ctx, own)
+        return super().parse_args(ctx, own_args)
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         return [*super().collect_usage_pieces(ctx), "[-- ARGUMENTS...]"]
@@ -43,8 +43,8 @@ class ScriptCommand(click.Command):
 
 def script_arguments() -> tuple[str, ...] | None:
     """The words after `--`, or None."""
-    found: tuple[str, ...] | None = click.get_current_context().meta[ARGUMENTS]
-    return found
+    arguments: tuple[str, ...] | None = click.get_current_context().meta[ARGUMENTS]
+    return arguments
 
 
 class JobCommand(ScriptCommand):
@@ -133,27 +133,27 @@ def _keys(options: dict[str, Any]) -> dict[str, object]:
     return keys
 
 
-def _value(option: JobOption, given: Any) -> Any:
+def _value(option: JobOption, value: Any) -> Any:
     """The value of an option as a job file has it."""
     if option.kind == "pairs":
-        return _pairs(option.flag, given)
+        return _pairs(option.flag, value)
     if option.kind == "sweep":
         from edgeloop.jobs.spec import parse_sweep
 
-        return parse_sweep(given)
+        return parse_sweep(value)
     if option.multiple:
-        return list(given)
-    return str(given) if option.part and given is not None else given
+        return list(value)
+    return str(value) if option.part and value is not None else value
 
 
 def _pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
-    found = {}
+    pairs = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise click.UsageError(f"{option} {text!r}: write it as NAME=VALUE.")
-        found[name] = value
-    return found
+        pairs[name] = value
+    return pairs
 
 
 # job submit, resubmit, abort, remove.

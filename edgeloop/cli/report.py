@@ -103,22 +103,22 @@ def pareto(
     """
     from edgeloop.view.front import ALL_DEVICES, device_note, one_device, pareto_of
 
-    wanted = _objectives(x, x_goal, y, y_goal, more)
+    objectives = _objectives(x, x_goal, y, y_goal, more)
     _check_endings(outputs)
     store, experiment, members, _ = _of_search(search, store, experiment)
     with opened(store, experiment, demo) as workspace:
-        rows = _rows(workspace, names, tag, wanted, members)
-    wanted = _objectives(x, x_goal, y, y_goal, more, rows)
-    whole = pareto_of(rows, wanted)
-    found, chosen = one_device(whole, device or "")
+        rows = _rows(workspace, names, tag, objectives, members)
+    objectives = _objectives(x, x_goal, y, y_goal, more, rows)
+    whole = pareto_of(rows, objectives)
+    pareto, chosen = one_device(whole, device or "")
     note = device_note(whole, chosen)
     for path in outputs:
-        _write(found, path, "dark" if dark else "light", note)
+        _write(pareto, path, "dark" if dark else "light", note)
         click.echo(f"{path} written", err=True)
     if as_json:
-        print_json(_shown(found, row) for row in found.front)
+        print_json(_shown(pareto, row) for row in pareto.front)
     else:
-        _print(found)
+        _print(pareto)
     if note and device in (None, ALL_DEVICES):
         click.echo(f"{note}. Choose with --device; '*' compares all with each other.", err=True)
 
@@ -175,26 +175,26 @@ def report(
     from edgeloop.view.front import ALL_DEVICES, one_device, pareto_of
     from edgeloop.view.report import ReportData, Source, read_evidence, render
 
-    wanted = _objectives(x, x_goal, y, y_goal, more)
+    objectives = _objectives(x, x_goal, y, y_goal, more)
     store, experiment, members, seen = _of_search(search, store, experiment)
     with opened(store, experiment, demo) as workspace, step_bar("report, models") as bar:
-        rows = _rows(workspace, names, tag, wanted, members)
+        rows = _rows(workspace, names, tag, objectives, members)
         if device and device != ALL_DEVICES:
             rows = [row for row in rows if ran_on(row, device)]
-        wanted = _objectives(x, x_goal, y, y_goal, more, rows)
-        found, device = one_device(pareto_of(rows, wanted), device or "")
+        objectives = _objectives(x, x_goal, y, y_goal, more, rows)
+        pareto, device = one_device(pareto_of(rows, objectives), device or "")
         content = ReportData(
             rows=rows,
-            objectives=wanted,
+            objectives=objectives,
             source=Source(workspace.store.description, workspace.experiment, datetime.now(UTC)),
             uses=_uses(workspace),
-            evidence=read_evidence(workspace, rows, found.front, details, bar.update),
+            evidence=read_evidence(workspace, rows, pareto.front, details, bar.update),
             search=seen,
             device=device,
         )
         page = render(content, bar.update).encode()
     write_whole(output, page)
-    models, front = len(rows), len(found.front)
+    models, front = len(rows), len(pareto.front)
     if as_json:
         print_json([{"file": str(output), "models": models, "front": front, "bytes": len(page)}])
     else:
@@ -214,8 +214,8 @@ def _of_search(
     project = load_settings().project
     folder = find_search(search, project)
     config = kept_search(folder, project)
-    found = (store or config.store or None, experiment or config.experiment, arch_ids(folder))
-    return *found, read_search(folder, config.name)
+    place = (store or config.store or None, experiment or config.experiment, arch_ids(folder))
+    return *place, read_search(folder, config.name)
 
 
 def _objectives(
@@ -236,19 +236,19 @@ def _rows(
     workspace: Workspace,
     names: tuple[str, ...],
     tag: str | None,
-    wanted: Sequence[ColumnObjective],
+    objectives: Sequence[ColumnObjective],
     members: Collection[str] | None = None,
 ) -> list[Values]:
     from edgeloop.view.measures import check_columns
 
-    found: list[Values] = [
+    rows: list[Values] = [
         {**row.values, "name": row.key}
         for row in workspace.find(names, tag)
         if members is None or row.key.partition(".")[0] in members
     ]
-    say_if_none(found, workspace, tag)
-    check_columns(found, wanted)
-    return found
+    say_if_none(rows, workspace, tag)
+    check_columns(rows, objectives)
+    return rows
 
 
 def _uses(workspace: Workspace) -> list[dict[str, object]]:
@@ -261,80 +261,80 @@ def _uses(workspace: Workspace) -> list[dict[str, object]]:
 
 
 def _check_endings(outputs: Sequence[Path]) -> None:
-    known = (".csv", ".png", ".svg", ".html", ".gif")
-    if wrong := [path for path in outputs if path.suffix.lower() not in known]:
-        raise click.UsageError(f"{wrong[0]}: the file must end in one of {', '.join(known)}.")
+    endings = (".csv", ".png", ".svg", ".html", ".gif")
+    if wrong := [path for path in outputs if path.suffix.lower() not in endings]:
+        raise click.UsageError(f"{wrong[0]}: the file must end in one of {', '.join(endings)}.")
 
 
-def _write(found: Pareto, path: Path, theme: Theme, note: str) -> None:
+def _write(pareto: Pareto, path: Path, theme: Theme, note: str) -> None:
     from edgeloop.view.charts import front_frames, pareto_chart
     from edgeloop.view.drawing import to_gif, to_png, write_chart, write_whole
 
     kind = path.suffix.lower()
     if kind == ".csv":
-        write_whole(path, _csv(found).encode())
+        write_whole(path, _csv(pareto).encode())
     elif kind == ".gif":
-        frames = [to_png(chart, theme) for chart in front_frames(found.rows, found.objectives)]
+        frames = [to_png(chart, theme) for chart in front_frames(pareto.rows, pareto.objectives)]
         write_whole(path, to_gif(frames))
     else:
-        write_chart(pareto_chart(found.rows, found.objectives, note=note), path, "Front", theme)
+        write_chart(pareto_chart(pareto.rows, pareto.objectives, note=note), path, "Front", theme)
 
 
-def _csv(found: Pareto) -> str:
+def _csv(pareto: Pareto) -> str:
     """The shown columns first, then all others."""
     import io
 
     from edgeloop.models.catalog import write_csv
     from edgeloop.models.columns import visible_columns
 
-    rows: list[Values] = [{**_shown(found, row), **row} for row in found.front]  # type: ignore[dict-item]
-    first = ["name", *(item.measure.heading for item in found.objectives)]
+    rows: list[Values] = [{**_shown(pareto, row), **row} for row in pareto.front]  # type: ignore[dict-item]
+    first = ["name", *(item.measure.heading for item in pareto.objectives)]
     columns = [*first, *(name for name in visible_columns(rows) if name not in first)]
     text = io.StringIO()
     write_csv(rows, columns, text)
     return text.getvalue()
 
 
-def _shown(found: Pareto, row: object) -> dict[str, Value]:
+def _shown(pareto: Pareto, row: object) -> dict[str, Value]:
     values: Values = row  # type: ignore[assignment]
     shown: dict[str, Value] = {"name": str(values.get("name", ""))}
-    shown |= {item.measure.heading: item.of(values) for item in found.objectives}
+    shown |= {item.measure.heading: item.of(values) for item in pareto.objectives}
     return shown | {name: values[name] for name in BESIDE if name in values}
 
 
-def _print(found: Pareto) -> None:
+def _print(pareto: Pareto) -> None:
     from edgeloop.models.columns import LATENCY, interval_heading, latency_interval
     from edgeloop.view.charts import ASCII, UNICODE, plot
     from edgeloop.view.drawing import chart_axes
 
-    if not found.rows:
-        headings = [item.measure.heading for item in found.objectives]
+    if not pareto.rows:
+        headings = [item.measure.heading for item in pareto.objectives]
         click.echo(f"No model has {' and '.join(headings)} yet. See: edgeloop status")
         return
-    axes = chart_axes(found)
+    axes = chart_axes(pareto)
     headings = [measure.heading for measure in axes.measures]
-    has_latency = any(item.column == LATENCY for item in found.objectives)
-    intervals = has_latency and any(map(latency_interval, found.front))
-    beside = [interval_heading(found.front)] if intervals else []
-    cells = [_cells(found, row, axes, intervals) for row in found.front]
+    has_latency = any(item.column == LATENCY for item in pareto.objectives)
+    intervals = has_latency and any(map(latency_interval, pareto.front))
+    beside = [interval_heading(pareto.front)] if intervals else []
+    cells = [_cells(pareto, row, axes, intervals) for row in pareto.front]
     titles = ("name", *headings, *beside, "iteration", "device")
     click.echo(listing(titles, cells, right=[*headings, *beside]))
     click.echo()
     is_unicode = (getattr(sys.stdout, "encoding", None) or "").lower().startswith("utf")
     width = shutil.get_terminal_size().columns
-    click.echo(plot(found, width, marks=UNICODE if is_unicode else ASCII))
-    left_out = f"; {found.missing} without all values left out" if found.missing else ""
-    click.echo(f"\n{len(found.front)} of {plural(len(found.rows), 'model')}{left_out}")
-    click.echo(f"hypervolume {found.share:.3f} (reference: {found.reference})")
+    click.echo(plot(pareto, width, marks=UNICODE if is_unicode else ASCII))
+    left_out = f"; {pareto.missing} without all values left out" if pareto.missing else ""
+    click.echo(f"\n{len(pareto.front)} of {plural(len(pareto.rows), 'model')}{left_out}")
+    click.echo(f"hypervolume {pareto.share:.3f} (reference: {pareto.reference})")
 
 
-def _cells(found: Pareto, row: object, axes: ChartAxes, has_interval: bool) -> list[str]:
+def _cells(pareto: Pareto, row: object, axes: ChartAxes, has_interval: bool) -> list[str]:
     from edgeloop.models.columns import LATENCY, latency_interval
     from edgeloop.view.measures import latency_cell
 
     values: Values = row  # type: ignore[assignment]
     cells = [str(values.get("name", ""))]
-    for item, measure in zip(found.objectives, axes.measures, strict=True):
+    for item, measure in zip(pareto.objectives, axes.measures, strict=True):
         text = measure.text(measure.of(values))
         cells.append(latency_cell(values, measure) if item.column == LATENCY else text)
     if has_interval:
@@ -439,7 +439,7 @@ def portal(
         if not demo:
             check_folder(workspace)
             say_if_new(workspace.settings)
-        serve(workspace, options, lambda found: _announce(workspace, found, as_json, open_page))
+        serve(workspace, options, lambda address: _announce(workspace, address, as_json, open_page))
 
 
 def _token(token: str | None, file: Path | None, new: bool, none: bool) -> str:
@@ -458,10 +458,10 @@ def _token(token: str | None, file: Path | None, new: bool, none: bool) -> str:
     if none:
         return ""
     if file is not None:
-        found = token_in(file)
-        if not found:
+        file_token = token_in(file)
+        if not file_token:
             raise click.UsageError(f"{file} is empty, so it has no token.")
-        return found
+        return file_token
     return AUTO if new or token == AUTO else portal_token() or AUTO
 
 
@@ -474,8 +474,8 @@ def _announce(workspace: Workspace, address: Address, as_json: bool, open_page: 
     is_logged = is_in_journal() and not sys.stdout.isatty()
     link = address.url if is_logged else address.link
     if as_json:
-        found = {"url": address.url, "link": link}
-        print_json([{**found, "experiment": workspace.experiment, "store": place}])
+        links = {"url": address.url, "link": link}
+        print_json([{**links, "experiment": workspace.experiment, "store": place}])
     else:
         click.echo(f"Portal of experiment '{workspace.experiment}' ({place}): {link}")
         if is_logged and address.token_file is not None:

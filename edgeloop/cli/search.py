@@ -145,9 +145,9 @@ def train_pareto(
     settings = search_settings(config, store, experiment)
     say_project(settings.project)
     train: dict[str, object] = {**(config.train or {}), "epochs": epochs, "steps": None}
-    given = {"batch": batch, "learning_rate": learning_rate, "gpus": gpus or None}
-    given |= {"pipeline": pipeline}
-    train |= {key: value for key, value in given.items() if value is not None}
+    options = {"batch": batch, "learning_rate": learning_rate, "gpus": gpus or None}
+    options |= {"pipeline": pipeline}
+    train |= {key: value for key, value in options.items() if value is not None}
     train |= {"compute": compute, "at_once": at_once, "images": None}
     trainer = trainer_of(train, data or config.data, settings, at_once)
     folder = folder or search_folder(config, settings)
@@ -300,13 +300,13 @@ def _values(event: Event, config: SearchConfig) -> str:
     """`chip_latency_ms 0.31  val_iou 0.5`; of several chips, from the least to the most."""
     from edgeloop.search.base import value_of
 
-    found: dict[str, list[float]] = {}
+    values_by_name: dict[str, list[float]] = {}
     for name in config.wanted:
         if name in event.values:
-            found.setdefault(value_of(name), []).append(event.values[name])
+            values_by_name.setdefault(value_of(name), []).append(event.values[name])
     return "  ".join(
         f"{name} {min(each):.4g}" if len(each) == 1 else f"{name} {min(each):.4g}–{max(each):.4g}"
-        for name, each in found.items()
+        for name, each in values_by_name.items()
     )
 
 
@@ -410,20 +410,20 @@ def searches(name: str | None, as_json: bool) -> None:
         else:
             say_search(seen)
         return
-    found, damaged = [], []
-    for known, folder in sorted(found_searches(project).items()):
+    searches_read, damaged = [], []
+    for search_name, folder in sorted(found_searches(project).items()):
         try:
-            found.append(read_search(folder, known))
+            searches_read.append(read_search(folder, search_name))
         except BadInput as error:
             damaged.append(str(error))
     for sentence in damaged:
         click.echo(f"Note: {sentence}.", err=True)
     if as_json:
-        print_json(map(summary_of, found))
-        if not found:
+        print_json(map(summary_of, searches_read))
+        if not searches_read:
             click.echo(_NO_SEARCH, err=True)
     else:
-        _say_searches(found)
+        _say_searches(searches_read)
     if damaged:
         raise SystemExit(1)
 
@@ -514,10 +514,10 @@ def utilisation_line(utilisation: Mapping[str, float]) -> str:
 def _counts(seen: SeenSearch) -> list[str]:
     """`12 candidates`, then those that did not get to the end, then the results."""
     is_trained = any(objective.name in ("val_iou", "val_f1") for objective in seen.objectives)
-    own, counts = seen.own, Counter(seen.counts)
-    parts = [plural(len(own), "candidate")]
-    if seen.budget is not None and len(own) < seen.budget:
-        parts = [f"{len(own)} of {seen.budget} candidates"]
+    candidates, counts = seen.own, Counter(seen.counts)
+    parts = [plural(len(candidates), "candidate")]
+    if seen.budget is not None and len(candidates) < seen.budget:
+        parts = [f"{len(candidates)} of {seen.budget} candidates"]
     for state in ("screened", "stopped", "failed"):
         if counts[state] or state == "screened":
             parts.append(f"{counts[state]} {_WORDS.get(state, state)}")
@@ -612,8 +612,8 @@ def _letter(place: int) -> str:
     return letters[place] if place < len(letters) else str(place + 1)
 
 
-def _say_searches(found: list[SeenSearch]) -> None:
-    if not found:
+def _say_searches(searches: list[SeenSearch]) -> None:
+    if not searches:
         click.echo(_NO_SEARCH)
         return
     rows = [
@@ -625,7 +625,7 @@ def _say_searches(found: list[SeenSearch]) -> None:
             "" if seen.hypervolume is None else f"{seen.hypervolume:.3f}",
             ", ".join(dict.fromkeys(objective.value for objective in seen.objectives)),
         )
-        for seen in found
+        for seen in searches
     ]
     columns = (
         TableColumn("search", 100, 20),
@@ -635,11 +635,11 @@ def _say_searches(found: list[SeenSearch]) -> None:
         TableColumn("hypervolume", 90, right=True),
         TableColumn("objectives", 70, 16),
     )
-    evaluated = sum(len(seen.own) for seen in found)
-    searched = "1 search" if len(found) == 1 else f"{len(found)} searches"
+    evaluated = sum(len(seen.own) for seen in searches)
+    searched = "1 search" if len(searches) == 1 else f"{len(searches)} searches"
     total = f"{searched}: {plural(evaluated, 'candidate')}"
     click.echo(listing(columns, rows, total=total))
-    if any(seen.taken_over for seen in found):
+    if any(seen.taken_over for seen in searches):
         click.echo("(+N): results taken over from earlier searches")
 
 

@@ -254,13 +254,15 @@ def scan(
     settings = None
     with suppress(EdgeloopError):  # what cannot be read now has no secrets to compare with
         settings = load_settings()
-    found = _leaks(SecretScan(known_secrets(settings), everything), paths or (Path(),), processes)
+    leak_stream = _leaks(
+        SecretScan(known_secrets(settings), everything), paths or (Path(),), processes
+    )
     if as_json:
-        leaks = list(found)
+        leaks = list(leak_stream)
         print_json(asdict(leak) for leak in leaks)
         ctx.exit(1 if leaks else 0)
     count = 0
-    for leak in found:
+    for leak in leak_stream:
         count += 1
         click.echo(printable(leak.sentence))
     if count:

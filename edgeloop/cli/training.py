@@ -226,7 +226,7 @@ def _architecture(
 
     is_asked = False
 
-    def wanted() -> int:
+    def class_count() -> int:
         nonlocal is_asked
         is_asked = True
         if classes is not None:
@@ -238,7 +238,7 @@ def _architecture(
 
         return len(open_task(task or "segmentation", dataset, Path()).classes)
 
-    arch = load_architecture(arch_file, wanted, None if size is None else (size, size))
+    arch = load_architecture(arch_file, class_count, None if size is None else (size, size))
     if not is_asked and (classes or size):
         reason = f"{arch_file} says its classes and size itself: --classes and --size are for an"
         raise BadInput(reason=f"{reason} ArchConfig of Archai")
