@@ -132,29 +132,29 @@ class _Planner:
         self._sizes: dict[str, Any] | None = None
 
     def cluster(self, desired: DesiredCluster) -> Step:
-        wanted = desired.cluster
-        existing = find_cluster(self._connection, wanted.name)
+        description = desired.cluster
+        existing = find_cluster(self._connection, description.name)
         if existing is None:
-            reason = self._cannot_be_created(wanted)
+            reason = self._cannot_be_created(description)
             if reason:
-                return Step("cluster", wanted.name, "missing", reason, desired)
-            return Step("cluster", wanted.name, "create", str(wanted), desired)
+                return Step("cluster", description.name, "missing", reason, desired)
+            return Step("cluster", description.name, "create", str(description), desired)
         fixed = list(_fixed_differences(desired, existing))
         loose = list(_loose_differences(desired, existing))
         if not fixed and not loose:
             size, spot = getattr(existing, "size", ""), ", spot" if is_spot(existing) else ""
             least = getattr(existing, "min_instances", 0)
             nodes = f"{least} to {getattr(existing, 'max_instances', 0)} nodes"
-            return Step("cluster", wanted.name, "keep", f"{size}, {nodes}{spot}", desired)
+            return Step("cluster", description.name, "keep", f"{size}, {nodes}{spot}", desired)
         differences = "; ".join((*fixed, *loose))
         if fixed:
             fix = "size, tier and identity are fixed; delete it, or choose another name"
             text = f"{differences}: {fix}"
-            return Step("cluster", wanted.name, "differs", text, desired)
+            return Step("cluster", description.name, "differs", text, desired)
         if self._change:
-            return Step("cluster", wanted.name, "change", differences, desired)
+            return Step("cluster", description.name, "change", differences, desired)
         text = f"{differences}: 'edgeloop azure setup --change' applies it"
-        return Step("cluster", wanted.name, "differs", text, desired)
+        return Step("cluster", description.name, "differs", text, desired)
 
     def datastore(self, desired: DesiredDatastore) -> Step:
         existing = find_datastore(self._connection, desired.name)
@@ -162,10 +162,10 @@ class _Planner:
         if existing is None:
             how = "with its key" if desired.key else "by identity"
             return Step("datastore", desired.name, "create", f"{address}, {how}", desired)
-        found = (getattr(existing, "account_name", ""), getattr(existing, "container_name", ""))
-        if found == (desired.account, desired.container):
+        target = (getattr(existing, "account_name", ""), getattr(existing, "container_name", ""))
+        if target == (desired.account, desired.container):
             return Step("datastore", desired.name, "keep", address, desired)
-        text = f"it points to container {found[1]} of account {found[0]}, not to {address}"
+        text = f"it points to container {target[1]} of account {target[0]}, not to {address}"
         text = f"{text}: name another one with 'datastore:' in the compute's settings"
         return Step("datastore", desired.name, "differs", text, desired)
 
@@ -180,43 +180,43 @@ class _Planner:
         text = f"{desired.image}{' and packages' if desired.conda else ''}"
         return Step("environment", name, "create", text, desired)
 
-    def _cannot_be_created(self, wanted: ClusterDescription) -> str:
-        if not wanted.size:
+    def _cannot_be_created(self, cluster: ClusterDescription) -> str:
+        if not cluster.size:
             return "it does not exist, and no 'size' says how to create it"
         if self._sizes is None:
             self._sizes = list_sizes(self._connection)
-        if not self._sizes or wanted.size.upper() in self._sizes:
+        if not self._sizes or cluster.size.upper() in self._sizes:
             return ""
-        hint = did_you_mean(wanted.size.upper(), self._sizes)
-        return f"unknown size {wanted.size} in the workspace's region{': ' if hint else ''}{hint}"
+        hint = did_you_mean(cluster.size.upper(), self._sizes)
+        return f"unknown size {cluster.size} in the workspace's region{': ' if hint else ''}{hint}"
 
 
 def _fixed_differences(desired: DesiredCluster, existing: Any) -> Iterator[str]:
-    wanted = desired.cluster
+    cluster = desired.cluster
     size = str(getattr(existing, "size", "") or "")
-    if "size" in desired.explicit and size and size.upper() != wanted.size.upper():
-        yield f"its nodes are {size}, not {wanted.size}"
+    if "size" in desired.explicit and size and size.upper() != cluster.size.upper():
+        yield f"its nodes are {size}, not {cluster.size}"
     spot = is_spot(existing)
-    if "spot" in desired.explicit and spot != wanted.spot:
+    if "spot" in desired.explicit and spot != cluster.spot:
         yield "it is spot, not dedicated" if spot else "it is dedicated, not spot"
-    needs_identity = "identity" in desired.explicit and wanted.managed_identity
-    if needs_identity and not has_identity(existing, wanted.client_id):
+    needs_identity = "identity" in desired.explicit and cluster.managed_identity
+    if needs_identity and not has_identity(existing, cluster.client_id):
         yield (
-            f"it lacks the identity {wanted.client_id}"
-            if wanted.client_id
+            f"it lacks the identity {cluster.client_id}"
+            if cluster.client_id
             else ("it has no managed identity")
         )
 
 
 def _loose_differences(desired: DesiredCluster, existing: Any) -> Iterator[str]:
-    wanted = desired.cluster
+    cluster = desired.cluster
     nodes = (getattr(existing, "min_instances", None), getattr(existing, "max_instances", None))
-    asked = (wanted.least_nodes, wanted.most_nodes)
+    asked = (cluster.least_nodes, cluster.most_nodes)
     if "nodes" in desired.explicit and nodes != asked:
         yield f"it has {nodes[0]} to {nodes[1]} nodes, not {asked[0]} to {asked[1]}"
     idle = getattr(existing, "idle_time_before_scale_down", None)
-    if "idle" in desired.explicit and abs(float(idle or 0) - wanted.idle_s) > _SECONDS_OFF:
-        yield f"its idle time is {idle:g} s, not {wanted.idle_s:g} s"
+    if "idle" in desired.explicit and abs(float(idle or 0) - cluster.idle_s) > _SECONDS_OFF:
+        yield f"its idle time is {idle:g} s, not {cluster.idle_s:g} s"
 
 
 def is_spot(existing: Any) -> bool:
@@ -427,9 +427,9 @@ def storage_endpoints(connection: Connection, account: str) -> StorageEndpoints:
     path = _storage_path(connection.address, account)
     with explained("azureml", connection.address):
         row = connection.manager.get(path, STORAGE_VERSION)
-    found = (row.get("properties") or {}).get("primaryEndpoints") or {}
-    blob = str(found.get("blob") or "").rstrip("/")
-    table = str(found.get("table") or blob.replace(".blob.", ".table.", 1)).rstrip("/")
+    endpoints = (row.get("properties") or {}).get("primaryEndpoints") or {}
+    blob = str(endpoints.get("blob") or "").rstrip("/")
+    table = str(endpoints.get("table") or blob.replace(".blob.", ".table.", 1)).rstrip("/")
     return StorageEndpoints(account, blob, table)
 
 
@@ -571,7 +571,7 @@ def _role_steps(connection: Connection, storage: str) -> Iterator[Step]:
     listing = f"{scope}/providers/Microsoft.Authorization/roleAssignments"
     has_account = _existing(connection, scope, STORAGE_VERSION) is not None
     rows = list(connection.manager.rows(listing, ROLES_VERSION)) if has_account else []
-    given = {
+    assigned = {
         str((row.get("properties") or {}).get("roleDefinitionId", "")).rpartition("/")[2]
         for row in rows
         if (row.get("properties") or {}).get("principalId") == principal
@@ -583,7 +583,7 @@ def _role_steps(connection: Connection, storage: str) -> Iterator[Step]:
         body = {"properties": {"roleDefinitionId": definition, **whom}}
         number = uuid.uuid5(uuid.NAMESPACE_URL, f"{scope}/{role}/{principal}".lower())
         desired = DesiredResource(f"{listing}/{number}", ROLES_VERSION, body)
-        action = "keep" if role in given else "create"
+        action = "keep" if role in assigned else "create"
         yield Step("role", name, action, "for the login, on the account", desired)  # type: ignore[arg-type]
 
 
@@ -708,17 +708,19 @@ def _access(credentials: str) -> str:
 
 def _experiments(connection: Connection) -> Iterator[Row]:
     """The SDK lists jobs, not experiments."""
-    found: dict[str, dict[str, Any]] = {}
+    by_name: dict[str, dict[str, Any]] = {}
     for job in connection.ml.jobs.list():
         created = getattr(job.creation_context, "created_at", None)
         at = created.isoformat() if created is not None else ""
         name = str(job.experiment_name or "")
-        row = found.setdefault(name, {"name": name, "jobs": 0, "newest": "", "at": "", "state": ""})
+        row = by_name.setdefault(
+            name, {"name": name, "jobs": 0, "newest": "", "at": "", "state": ""}
+        )
         row["jobs"] += 1
         if at >= row["at"]:
             newest = str(job.display_name or job.name)
             row |= {"newest": newest, "at": at, "state": str(job.status or "")}
-    yield from sorted(found.values(), key=lambda row: str(row["at"]), reverse=True)
+    yield from sorted(by_name.values(), key=lambda row: str(row["at"]), reverse=True)
 
 
 _LISTERS: dict[str, Callable[[Connection], Iterator[Row]]] = {
@@ -796,14 +798,16 @@ def store_role(connection: Connection, required: WorkspaceRequirements) -> Itera
 
 def cluster_roles(connection: Connection, required: WorkspaceRequirements) -> Iterator[HealthCheck]:
     """A node whose identity may not open the store fails only after it has started."""
-    wanted = [desired.cluster for desired in required.clusters if desired.cluster.managed_identity]
-    if not wanted or not required.store.account:
+    with_identity = [
+        desired.cluster for desired in required.clusters if desired.cluster.managed_identity
+    ]
+    if not with_identity or not required.store.account:
         return
     scope = _account_scope(connection, required)
     if not scope:
         yield _unknown_account(required, "cluster's role")
         return
-    for cluster in wanted:
+    for cluster in with_identity:
         existing = find_cluster(connection, cluster.name)
         principals = _principals(getattr(existing, "identity", None))
         if existing is None or not principals:
@@ -823,11 +827,11 @@ def _permissions(connection: Connection, scope: str) -> Iterator[Mapping[str, An
 
 
 def _lacking(
-    rights: Iterable[Mapping[str, Any]], wanted: Iterable[str], yes: str, no: str
+    rights: Iterable[Mapping[str, Any]], actions: Iterable[str], yes: str, no: str
 ) -> Iterator[str]:
     """Each role allows its actions except its own exclusions; the roles of a login add up."""
     roles = list(rights)
-    for action in wanted:
+    for action in actions:
         allowed = (
             _fits(action, role.get(yes)) and not _fits(action, role.get(no)) for role in roles
         )
@@ -842,9 +846,9 @@ def _fits(action: str, patterns: Iterable[str] | None) -> bool:
 
 def _account_scope(connection: Connection, required: WorkspaceRequirements) -> str:
     """The account's id: the workspace's own account, or one in the workspace's group."""
-    own = str(getattr(connection.workspace, "storage_account", "") or "")
-    if own.rpartition("/")[2].lower() == required.store.account.lower():
-        return own
+    workspace_account = str(getattr(connection.workspace, "storage_account", "") or "")
+    if workspace_account.rpartition("/")[2].lower() == required.store.account.lower():
+        return workspace_account
     address = required.address
     path = (
         f"/subscriptions/{address.subscription}/resourceGroups/{address.resource_group}"
@@ -983,8 +987,8 @@ def _provider(connection: Connection, required: WorkspaceRequirements) -> Iterat
 
 
 def _workspace(connection: Connection, required: WorkspaceRequirements) -> Iterator[HealthCheck]:
-    found = connection.workspace
-    yield needed("workspace", True, f"{found.name} in {found.location}")
+    workspace = connection.workspace
+    yield needed("workspace", True, f"{workspace.name} in {workspace.location}")
 
 
 def _store(connection: Connection, required: WorkspaceRequirements) -> Iterator[HealthCheck]:
@@ -1008,12 +1012,12 @@ def _store(connection: Connection, required: WorkspaceRequirements) -> Iterator[
 
 def _quotas(connection: Connection, required: WorkspaceRequirements) -> Iterator[HealthCheck]:
     """A cluster above its quota is refused, or gets fewer nodes than it should."""
-    wanted = [desired.cluster for desired in required.clusters if desired.cluster.size]
-    if not wanted:
+    sized = [desired.cluster for desired in required.clusters if desired.cluster.size]
+    if not sized:
         return
     sizes = list_sizes(connection)
     families: dict[str, list[ClusterDescription]] = {}
-    for cluster in wanted:
+    for cluster in sized:
         size = sizes.get(cluster.size.upper())
         if size is None:
             text = f"unknown size {cluster.size} ({cluster.name}) in the workspace's region: "

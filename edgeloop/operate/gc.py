@@ -184,7 +184,7 @@ class ReportDraft:
         verb: str = "remove",
     ) -> None:
         if items:
-            found = Finding(
+            finding = Finding(
                 kind=kind,
                 where=where,
                 count=len(items),
@@ -194,7 +194,7 @@ class ReportDraft:
                 items=tuple(items),
                 verb=verb,
             )
-            self.findings.append(found)
+            self.findings.append(finding)
 
 
 # What is left over of models: attempts that never counted, uploads and deletes that broke off,
@@ -287,23 +287,23 @@ class ModelLeftovers:
                 elif all(self._is_old(blob) for blob in blobs):
                     gone[name] = blobs
                 continue
-            found = self._catalog.stored.leftovers(row, blobs)
-            attempts += filter(self._is_old_attempt, found.attempts)
-            results += filter(self._is_old, found.results)
-            unpublished += filter(self._is_old, found.unpublished)
+            leftovers = self._catalog.stored.leftovers(row, blobs)
+            attempts += filter(self._is_old_attempt, leftovers.attempts)
+            results += filter(self._is_old, leftovers.results)
+            unpublished += filter(self._is_old, leftovers.unpublished)
         self._add(
             draft,
             "orphaned attempts",
             attempts,
             "files of attempts that never counted",
-            lambda found: filter(self._is_old_attempt, found.attempts),
+            lambda leftovers: filter(self._is_old_attempt, leftovers.attempts),
         )
         self._add(
             draft,
             "replaced results",
             results,
             "copies that no row names",
-            lambda found: filter(self._is_old, found.results),
+            lambda leftovers: filter(self._is_old, leftovers.results),
         )
         why = "committed by a runner that died: they get their names"
         keys, sizes = [blob.key for blob in unpublished], [blob.size for blob in unpublished]
@@ -347,21 +347,23 @@ class ModelLeftovers:
         row = self._models.get(model)
         if row is None:
             return 0
-        found = which(self._catalog.stored.leftovers(row, listed))
-        return self._store.blobs.delete_unchanged(found)
+        removable = which(self._catalog.stored.leftovers(row, listed))
+        return self._store.blobs.delete_unchanged(removable)
 
     def _publish(self, models: Iterable[str]) -> int:
         done = 0
         for model in models:
             listed = list(self._store.blobs.list(f"{self._experiment}/{model}/"))
             row = self._models.get(model)
-            found = self._catalog.stored.leftovers(row, listed) if row else None
-            for token in found.tokens if found else ():
-                own = [b for b in found.unpublished if f"/{token}/" in b.key] if found else []
-                if own and all(self._is_old(blob) for blob in own):
+            leftovers = self._catalog.stored.leftovers(row, listed) if row else None
+            for token in leftovers.tokens if leftovers else ():
+                results = (
+                    [b for b in leftovers.unpublished if f"/{token}/" in b.key] if leftovers else []
+                )
+                if results and all(self._is_old(blob) for blob in results):
                     with contextlib.suppress(BlobMissing):  # its runner lives after all
                         self._catalog.stored.finish_publishing(model, token)
-                        done += len(own)
+                        done += len(results)
         return done
 
     def _clear(self, names: Iterable[str]) -> int:
@@ -383,21 +385,21 @@ class ModelLeftovers:
 
     def _suspects(self) -> dict[str, list[BlobInfo]]:
         """Files that may be left over, by model; whether they are, the row says later."""
-        known: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
+        named: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
         for row in self._models.query():
             records = records_of(row.values).values()
             keys = frozenset(key for record in records for key in record.files.values())
-            known[row.key] = keys, frozenset(name for record in records for name in record.files)
-        found: dict[str, list[BlobInfo]] = {}
+            named[row.key] = keys, frozenset(name for record in records for name in record.files)
+        suspects: dict[str, list[BlobInfo]] = {}
         for blob in self._store.blobs.list(f"{self._experiment}/"):
             _, model, key = (*blob.key.split("/", 2), "", "")[:3]
             if not key or not _is_model_name(model):
                 continue
-            keys, names = known.get(model, _NOTHING)
+            keys, names = named.get(model, _NOTHING)
             is_hidden = key.startswith(f"{ATTEMPTS_FOLDER}/")
-            if model not in known or is_hidden or (key not in keys and is_copy(key, names)):
-                found.setdefault(model, []).append(blob)
-        return found
+            if model not in named or is_hidden or (key not in keys and is_copy(key, names)):
+                suspects.setdefault(model, []).append(blob)
+        return suspects
 
     def _rows(self, status: str) -> list[Record]:
         return list(self._models.query(where=[Condition("status", "==", status)]))
@@ -450,8 +452,8 @@ def find_fleets(store: Store, older_s: float, draft: ReportDraft) -> None:
     age_s = max(older_s, SAFETY_S)
 
     def dead() -> list[FleetRecord]:
-        found = [record for record in fleets.all() if not record.is_supervised]
-        return [record for record in found if now - max(record.beat, record.started) > age_s]
+        unsupervised = [record for record in fleets.all() if not record.is_supervised]
+        return [record for record in unsupervised if now - max(record.beat, record.started) > age_s]
 
     def remove() -> int:
         return sum(fleets.remove(record) for record in dead())
@@ -496,9 +498,9 @@ class JobLeftovers:
         why = "of jobs that have no record"
         ids = [job.id for job in lost]
         draft.add("files of jobs", STORE, sizes, why, lambda: self._remove(ids), ids)
-        kept = {id_: job for id_, job in jobs.items() if id_ not in set(ids)}
-        self._find_code(draft, kept)
-        self._find_logs(draft, kept)
+        recorded = {id_: job for id_, job in jobs.items() if id_ not in set(ids)}
+        self._find_code(draft, recorded)
+        self._find_logs(draft, recorded)
 
     def _is_lost(self, job: StoredJob) -> bool:
         is_known = bool(job.record) or job.id in self._known
@@ -523,8 +525,8 @@ class JobLeftovers:
         if len(ended_jobs(self._blobs, with_record)) == len(with_record):
             self._add(draft, "programs of jobs", list(wrappers.values()), "all jobs have ended")
 
-    def _add(self, draft: ReportDraft, kind: str, found: Sequence[BlobInfo], why: str) -> None:
-        old = [info for info in found if self._is_unused(info)]
+    def _add(self, draft: ReportDraft, kind: str, blobs: Sequence[BlobInfo], why: str) -> None:
+        old = [info for info in blobs if self._is_unused(info)]
         keys, sizes = [info.key for info in old], [info.size for info in old]
 
         def remove() -> int:
@@ -633,8 +635,8 @@ class MachineLeftovers:
         kinds: dict[str, list[CacheEntry]] = {}
         for entry in goes:
             kinds.setdefault(entry.kind, []).append(entry)
-        for kind, found in kinds.items():
-            self._add(draft, kind, found, "can be fetched or made again")
+        for kind, of_kind in kinds.items():
+            self._add(draft, kind, of_kind, "can be fetched or made again")
         self._add(draft, "interrupted work", list(self._abandoned()), "of processes that died")
         self._find_scratch(draft)
         self._note_rest(draft, entries, {entry.path for entry in goes})
@@ -700,13 +702,13 @@ class MachineLeftovers:
         ]
         ended = ended_jobs(self._blobs, sorted({path.name for path in old}))
         stored = {job for job, progress in ended.items() if progress.outputs_complete}
-        found = [
+        removable = [
             CacheEntry("", path, _used(path), _machine_size(path), path / "lock")
             for path in old
             if path.name in stored
         ]
-        self._add(draft, "folders of jobs", found, "that ended; the store has their outputs")
-        if left := len(old) - len(found):
+        self._add(draft, "folders of jobs", removable, "that ended; the store has their outputs")
+        if left := len(old) - len(removable):
             what = "1 folder of a job" if left == 1 else f"{left} folders of jobs"
             where = self._cache / "jobs"
             draft.notes.append(f"{what} below {where} stay: this store does not have their outputs")
@@ -724,12 +726,12 @@ class MachineLeftovers:
                 times.append(min(files, default=0.0) - _BEGUN_S)
         return min(times)
 
-    def _add(self, draft: ReportDraft, kind: str, found: Sequence[CacheEntry], why: str) -> None:
-        names = [str(entry.path) for entry in found]
-        sizes = [entry.size for entry in found]
+    def _add(self, draft: ReportDraft, kind: str, entries: Sequence[CacheEntry], why: str) -> None:
+        names = [str(entry.path) for entry in entries]
+        sizes = [entry.size for entry in entries]
 
         def remove() -> int:
-            return sum(_removed(entry) for entry in found)
+            return sum(_removed(entry) for entry in entries)
 
         draft.add(kind, MACHINE, sizes, why, remove, names)
 
@@ -738,10 +740,10 @@ class MachineLeftovers:
     ) -> None:
         from edgeloop._util.values import size_text
 
-        kept = sum(entry.size for entry in entries if entry.path not in gone)
-        if kept and self._options.cache_bytes is None:
+        in_use = sum(entry.size for entry in entries if entry.path not in gone)
+        if in_use and self._options.cache_bytes is None:
             draft.notes.append(
-                f"caches of this machine that were used lately take {size_text(kept)}: see "
+                f"caches of this machine that were used lately take {size_text(in_use)}: see "
                 "--keep-cache"
             )
 
@@ -848,8 +850,8 @@ def find_on_boards(settings: Settings, options: GcOptions, draft: ReportDraft) -
     for name in attached:
         try:
             older_s = max(options.older_s, SAFETY_S)
-            for found in platform_of(name).leftovers(name, settings, older_s):
-                draft.add(found.kind, name, found.sizes, found.why, found.remove, found.names)
+            for left in platform_of(name).leftovers(name, settings, older_s):
+                draft.add(left.kind, name, left.sizes, left.why, left.remove, left.names)
         except DeviceBusy as error:
             draft.notes.append(f"{name} was left out: {error.fields['owner']} uses it now")
         except EdgeloopError as error:

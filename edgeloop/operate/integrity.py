@@ -127,8 +127,8 @@ class _Experiment:
             self._health.add(ROW, f"{row.table}: {row.key!r:.200}", row.reason)
         for row in lost_beside:
             self._health.add(_kind_beside(row.key), f"{row.table}: {row.key!r:.200}", row.reason)
-        known = {row.key for row in lost_beside}
-        self._check_beside(rows, beside, {row.key for row in lost}, known)
+        lost_keys = {row.key for row in lost_beside}
+        self._check_beside(rows, beside, {row.key for row in lost}, lost_keys)
         self._check_files(rows, {row.key for row in lost}, content)
 
     def _check_values(self, row: Record) -> None:
@@ -146,8 +146,8 @@ class _Experiment:
         lost_beside: set[object],
     ) -> None:
         begun = [row for row in rows.values() if row.values.get("status")]  # as a sweep does
-        wanted = dict(self._queue.wanted(begun))
-        for key in sorted(wanted.keys() - beside.keys() - lost_beside):
+        due = dict(self._queue.wanted(begun))
+        for key in sorted(due.keys() - beside.keys() - lost_beside):
             self._health.add(HINT, key, "missing: runners find this work only after their sweep")
         for record in beside.values():
             name = record.values.get("model")
@@ -329,9 +329,9 @@ def save(
         raise BadInput(reason=f"{target.description} has models already: name a new place")
     progress("rows")
     with lost_rows() as lost:
-        found = source.saved_rows()
-        wanted = (row for row in found if experiment is None or row[0] == f"{MODELS}{experiment}")
-        rows = sorted(wanted, key=lambda row: row[0])
+        saved = source.saved_rows()
+        chosen = (row for row in saved if experiment is None or row[0] == f"{MODELS}{experiment}")
+        rows = sorted(chosen, key=lambda row: row[0])
     count = 0
     for table, group in groupby(rows, key=lambda row: row[0]):
         records = {record.key: record for _, record in group}

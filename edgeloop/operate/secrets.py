@@ -160,34 +160,34 @@ class SecretScan:
             yield Leak(name, number, kind, masked)
 
     def _literals(self, text: str) -> list[tuple[int, int, str]]:
-        found = []
+        spans = []
         for name, value in self.literals.items():
             literal = value.encode().decode("latin-1")
             at = text.find(literal)
             while at >= 0:
-                found.append((at, at + len(literal), f"the value of {name}"))
+                spans.append((at, at + len(literal), f"the value of {name}"))
                 at = text.find(literal, at + len(literal))
-        return found
+        return spans
 
 
 def known_secrets(settings: Settings | None) -> dict[str, str]:
     """The secrets that this machine knows, by what they are of: variables of the environment, the
     store's access, and values in the settings of computes."""
-    found = {n: v for n, v in whole_environment().items() if is_secret_variable(n, v)}
+    secrets = {n: v for n, v in whole_environment().items() if is_secret_variable(n, v)}
     if settings is not None:
         with suppress(EdgeloopError):
-            found["the store's address"] = location_text(settings.location)
+            secrets["the store's address"] = location_text(settings.location)
         location = settings.location
         if isinstance(location, AzureLocation):
-            found["the store's key"] = location.key or ""
-            found["the store's signature"] = location.sas or ""
+            secrets["the store's key"] = location.key or ""
+            secrets["the store's signature"] = location.sas or ""
         for name in settings.computes:
             with suppress(EdgeloopError):
                 config = settings.compute_settings(name)
-                found |= {f"computes.{name}.{key}": text for key, text in _texts(config)}
+                secrets |= {f"computes.{name}.{key}": text for key, text in _texts(config)}
     return {
         name: value
-        for name, value in found.items()
+        for name, value in secrets.items()
         if len(value) >= SHORTEST_LITERAL and is_secret_variable(name, value)
     }
 

@@ -50,8 +50,8 @@ def service_place(is_system: bool, folder: Path | None = None) -> ServicePlace:
         return ServicePlace(folder.absolute(), folder.absolute(), is_system)
     if is_system:
         return ServicePlace(_SYSTEM_UNITS, _SYSTEM_FILES, True)
-    own = config_folder()
-    return ServicePlace(own / "systemd/user", own / "edgeloop", False)
+    user_folder = config_folder()
+    return ServicePlace(user_folder / "systemd/user", user_folder / "edgeloop", False)
 
 
 @dataclass(frozen=True)
@@ -125,15 +125,15 @@ def install(unit: ServiceUnit, place: ServicePlace, environment: Mapping[str, st
 def uninstall(name: str, place: ServicePlace) -> None:
     """Remove the unit and its environment file."""
     if not place.unit(name).exists():
-        known = ", ".join(installed(place)) or "none"
-        raise BadInput(reason=f"there is no service {name!r} in {place.units}; there are: {known}")
+        names = ", ".join(installed(place)) or "none"
+        raise BadInput(reason=f"there is no service {name!r} in {place.units}; there are: {names}")
     place.unit(name).unlink()
     place.environment(name).unlink(missing_ok=True)
 
 
 def installed(place: ServicePlace) -> list[str]:
-    found = place.units.glob(f"{PREFIX}*.service")
-    return sorted(file.name.removeprefix(PREFIX).removesuffix(".service") for file in found)
+    units = place.units.glob(f"{PREFIX}*.service")
+    return sorted(file.name.removeprefix(PREFIX).removesuffix(".service") for file in units)
 
 
 def systemctl(place: ServicePlace, *arguments: str) -> str:
@@ -162,9 +162,9 @@ def state_of(name: str, place: ServicePlace) -> dict[str, str]:
         text = systemctl(place, "show", place.unit(name).name, f"--property={','.join(keys)}")
     except BadInput as error:
         return {"state": "unknown", "since": "", "restarts": "", "detail": str(error)}
-    found = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
-    state = f"{found.get('ActiveState', 'unknown')} ({found.get('SubState', '')})"
-    since, restarts = found.get("ActiveEnterTimestamp", ""), found.get("NRestarts", "")
+    properties = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    state = f"{properties.get('ActiveState', 'unknown')} ({properties.get('SubState', '')})"
+    since, restarts = properties.get("ActiveEnterTimestamp", ""), properties.get("NRestarts", "")
     return {"state": state, "since": since, "restarts": restarts, "detail": ""}
 
 

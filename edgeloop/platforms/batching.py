@@ -217,15 +217,15 @@ def _filled(array: NDArray[Any], info: GraphInfo) -> NDArray[Any]:
 def _samples_of(outputs: Sequence[Output], info: GraphInfo) -> Tensors:
     if len(outputs) != len(info.outputs):
         raise ModelFailed(reason=f"it gave {len(outputs)} outputs instead of {len(info.outputs)}")
-    found = {}
+    by_name = {}
     for tensor, output in zip(info.outputs, outputs, strict=True):
         shape = info.sample_shape(tensor)
         if output.size != info.batch * math.prod(shape):
-            wanted, given = _words(tensor.shape), _words(output.shape)
-            reason = f"its output {tensor.name!r} is {given} instead of {wanted}"
+            expected_shape, output_shape = _words(tensor.shape), _words(output.shape)
+            reason = f"its output {tensor.name!r} is {output_shape} instead of {expected_shape}"
             raise ModelFailed(reason=reason)
-        found[tensor.name] = output.reshape(info.batch, *shape)
-    return found
+        by_name[tensor.name] = output.reshape(info.batch, *shape)
+    return by_name
 
 
 def sample_count(batch: Tensors) -> int:
@@ -274,8 +274,8 @@ def _check_array(array: NDArray[Any], tensor: TensorInfo, info: GraphInfo) -> No
         return
     if array.shape[1:] != shape:
         taken = (tensor.height, tensor.width, 3) if has_images else shape
-        given = _words(array.shape)
-        raise BadInput(reason=f"a batch is {given}, the model takes n×{_words(taken)}")
+        batch_shape = _words(array.shape)
+        raise BadInput(reason=f"a batch is {batch_shape}, the model takes n×{_words(taken)}")
     if not np.can_cast(array.dtype, tensor.dtype, "same_kind"):
         reason = f"the input {tensor.name!r} is {tensor.dtype}, and is given {array.dtype}"
         raise BadInput(reason=reason)

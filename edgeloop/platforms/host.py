@@ -204,8 +204,8 @@ class HostDevice:
                 operator = event.get("args", {}).get("op_name", "")
                 times[name.removesuffix("_kernel_time"), operator].append(float(event["dur"]))
         return tuple(
-            LayerTime(name, operator, statistics.median(found[1:] or found))
-            for (name, operator), found in times.items()
+            LayerTime(name, operator, statistics.median(durations[1:] or durations))
+            for (name, operator), durations in times.items()
         )
 
 

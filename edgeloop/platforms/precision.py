@@ -168,5 +168,5 @@ def parse_precision(text: str) -> Precision | PrecisionPlan:
     for name in _NAMES:
         if name == text:
             return name
-    known = ", ".join((*_NAMES, f"{MIXED}FILE"))
-    raise BadInput(reason=f"there is no precision {text!r}: known are {known}")
+    names = ", ".join((*_NAMES, f"{MIXED}FILE"))
+    raise BadInput(reason=f"there is no precision {text!r}: known are {names}")

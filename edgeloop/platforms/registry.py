@@ -48,14 +48,14 @@ def platform_of(device: str) -> Platform:
     """The platform that opens a device; raises BadInput with the names there are."""
     kind, _, rest = device.partition(":")
     for platform in platforms():
-        for known in platform.device_names:
-            known_kind, _, known_rest = known.partition(":")
-            if kind == known_kind and bool(rest) == bool(known_rest):
+        for pattern in platform.device_names:
+            pattern_kind, _, pattern_rest = pattern.partition(":")
+            if kind == pattern_kind and bool(rest) == bool(pattern_rest):
                 return platform
     kinds = dict.fromkeys(name.partition(":")[0] for name in device_names())
     hint = suggestion(kind, kinds, "")
-    known = f"{hint} " if hint.startswith("did") else ""
-    reason = f"there is no device {device!r}: {known}there are {', '.join(device_names())}"
+    opening = f"{hint} " if hint.startswith("did") else ""
+    reason = f"there is no device {device!r}: {opening}there are {', '.join(device_names())}"
     raise BadInput(reason=reason)
 
 
@@ -67,8 +67,8 @@ def named_devices(name: str, settings: Settings) -> list[str]:
     except BadInput as error:
         chip = name.strip().lower().replace(" ", "-")
         for platform in platforms():
-            if found := platform.devices_of_type(chip, settings):
-                return list(found)
+            if boards := platform.devices_of_type(chip, settings):
+                return list(boards)
         if ":" in name:
             raise
         reason = f"{error.fields['reason']}; and no board with the chip {chip!r} is attached"
@@ -99,9 +99,9 @@ def open_device(name: str, settings: Settings | None = None) -> Device:
 
 def open_toolchain(name: str = DEFAULT_PLATFORM, settings: Settings | None = None) -> Toolchain:
     """The toolchain of a platform, by its name."""
-    known = [platform.name for platform in platforms() if platform.has_toolchain]
-    if name not in known:
-        hint = suggestion(name, known, "there are")
+    names = [platform.name for platform in platforms() if platform.has_toolchain]
+    if name not in names:
+        hint = suggestion(name, names, "there are")
         raise BadInput(reason=f"there is no toolchain {name!r}: {hint}")
     return find_platform(name).open_toolchain(settings or _settings())
 

@@ -106,11 +106,11 @@ class AdviceSearch:
         progress: Progress | None = None,
         refused: Mapping[str, str] | None = None,
     ) -> None:
-        wanted = [find_rewrite(name) for name in dict.fromkeys(names)]
-        chosen: Sequence[Rewrite] = wanted or SPEED_REWRITES
+        named = [find_rewrite(name) for name in dict.fromkeys(names)]
+        chosen: Sequence[Rewrite] = named or SPEED_REWRITES
         self._equal = [one.name for one in chosen if one.is_equal]
         self._other = [one.name for one in chosen if not one.is_equal]
-        self._applies_others = bool(wanted)
+        self._applies_others = bool(named)
         self._room, self._samples, self._progress = room, samples, progress
         self._done = self._planned = 0
         self._tried: dict[str, None] = {}
@@ -120,8 +120,8 @@ class AdviceSearch:
     def run(self, before: GraphEstimate) -> FoundRewrites:
         steps: Steps = ()
         now, paths, advised = before, [self._room.base], list[AdvisedRewrite]()
-        while (found := self._best(steps, now)) is not None:
-            trial, difference = found
+        while (best := self._best(steps, now)) is not None:
+            trial, difference = best
             advised.append(_advised(trial, now, difference))
             steps, now = trial.steps, trial.estimate
             paths.append(trial.path)
@@ -194,22 +194,25 @@ class AdviceSearch:
     def _difference(self, trial: RewriteTrial) -> float | None:
         """None where outputs are not those of the original model."""
         name = trial.steps[-1].name
-        found = self._room.compare(trial.path, self._samples)
-        if found.is_equal:
-            return found.difference
-        reason = found.problem or f"the outputs differ by {found.difference:.2g} of their spread"
+        comparison = self._room.compare(trial.path, self._samples)
+        if comparison.is_equal:
+            return comparison.difference
+        reason = (
+            comparison.problem
+            or f"the outputs differ by {comparison.difference:.2g} of their spread"
+        )
         self._rejected[name] = reason
         return None
 
-    def _trials(self, wanted: Sequence[Steps]) -> list[RewriteTrial]:
-        self._planned += len(wanted)
+    def _trials(self, candidates: Sequence[Steps]) -> list[RewriteTrial]:
+        self._planned += len(candidates)
 
         def done() -> None:
             self._done += 1
             if self._progress is not None:
                 self._progress(self._done, self._planned)
 
-        trials = self._room.run(wanted, done)
+        trials = self._room.run(candidates, done)
         self._rejected.update(self._room.failures)
         self._tried.update(dict.fromkeys(trial.steps[-1].name for trial in trials))
         return trials
@@ -333,32 +336,32 @@ def advise_model(
             stack.callback(check.close)
         refused: dict[str, str] = {}
         while True:
-            found = AdviceSearch(room, options.names, compared, progress, refused).run(before)
-            lossy = check.first_loss(found.equal_paths) if check is not None else None
+            outcome = AdviceSearch(room, options.names, compared, progress, refused).run(before)
+            lossy = check.first_loss(outcome.equal_paths) if check is not None else None
             if lossy is None:
                 break
             place, lost_db = lossy
-            name = found.steps[place].name
+            name = outcome.steps[place].name
             refused[name] = f"it costs {lost_db:.1f} dB of the quantized model's SQNR"
-        if apply is not None and found.steps:
-            _write(room, found, apply, compared)
-        quantized = check.agreement(found.equal_paths[-1]) if check is not None else None
+        if apply is not None and outcome.steps:
+            _write(room, outcome, apply, compared)
+        quantized = check.agreement(outcome.equal_paths[-1]) if check is not None else None
         return Advice(
             device=device,
-            before_ms=found.before.latency_ms,
-            after_ms=found.after.latency_ms,
-            rewrites=found.rewrites,
-            others=found.others,
-            tried=found.tried,
-            rejected=found.rejected,
+            before_ms=outcome.before.latency_ms,
+            after_ms=outcome.after.latency_ms,
+            rewrites=outcome.rewrites,
+            others=outcome.others,
+            tried=outcome.tried,
+            rejected=outcome.rejected,
             compiles=room.compiles,
             is_cut_short=room.is_cut_short,
-            missing_ops=found.after.missing_ops,
+            missing_ops=outcome.after.missing_ops,
             quantized=quantized,
-            written=apply if apply is not None and found.steps else None,
-            applies_others=found.applies_others,
-            before=found.before,
-            after=found.after,
+            written=apply if apply is not None and outcome.steps else None,
+            applies_others=outcome.applies_others,
+            before=outcome.before,
+            after=outcome.after,
         )
 
 
@@ -388,16 +391,16 @@ def _arrays(info: GraphInfo, samples: Samples, folder: Path) -> dict[str, Any]:
 
 
 def _write(
-    room: TrialRoom, found: FoundRewrites, target: Path, samples: Mapping[str, Any] | None
+    room: TrialRoom, outcome: FoundRewrites, target: Path, samples: Mapping[str, Any] | None
 ) -> None:
     """The file as it lies there afterwards is read, compared and estimated again."""
     with replacing(target) as draft:
-        shutil.copyfile(found.paths[-1], draft)
+        shutil.copyfile(outcome.paths[-1], draft)
         compared = room.compare(draft, samples)
         estimate = room.estimate_file(draft)
         if not compared.is_equal:
             reason = compared.problem or f"outputs differ by {compared.difference:.2g}"
             raise ModelFailed(reason=f"the rewritten model is not the same model: {reason}")
-        if abs(estimate.latency_ms - found.after.latency_ms) > _SAME * found.after.latency_ms:
-            reason = f"{estimate.latency_ms:.4g} ms and not {found.after.latency_ms:.4g} ms"
+        if abs(estimate.latency_ms - outcome.after.latency_ms) > _SAME * outcome.after.latency_ms:
+            reason = f"{estimate.latency_ms:.4g} ms and not {outcome.after.latency_ms:.4g} ms"
             raise ModelFailed(reason=f"the estimate of the written model is {reason}")

@@ -52,8 +52,8 @@ class LayerPair:
 
 
 def pairs_of(graph: FloatGraph) -> list[LayerPair]:
-    found = (_pair_from(graph, node) for node in graph.model.graph.node)
-    return [pair for pair in found if pair is not None]
+    pairs = (_pair_from(graph, node) for node in graph.model.graph.node)
+    return [pair for pair in pairs if pair is not None]
 
 
 def _pair_from(graph: FloatGraph, first: NodeProto) -> LayerPair | None:
@@ -77,8 +77,8 @@ def _pair_from(graph: FloatGraph, first: NodeProto) -> LayerPair | None:
 
 def _is_plain(graph: FloatGraph, node: NodeProto) -> bool:
     """With a bias that is constant and its own, or none; and no factor of Gemm's."""
-    given = attributes(node)
-    if node.op_type == "Gemm" and (given.get("alpha", 1.0), given.get("beta", 1.0)) != (1.0, 1.0):
+    attrs = attributes(node)
+    if node.op_type == "Gemm" and (attrs.get("alpha", 1.0), attrs.get("beta", 1.0)) != (1.0, 1.0):
         return False
     if node.op_type == "ConvTranspose" and groups_of(node) != 1:
         return False
@@ -115,10 +115,10 @@ def equalize(
             if variant == "weights":
                 factor = _by_weights(graph, pair)
             else:
-                known = (peaks or {}).get(pair.between[-1])
-                if known is None:
+                peak = (peaks or {}).get(pair.between[-1])
+                if peak is None:
                     continue
-                factor = _by_activations(graph, pair, known / factors[pair.first], variant)
+                factor = _by_activations(graph, pair, peak / factors[pair.first], variant)
             _apply(graph, pair, factor)
             factors[pair.first] *= factor
             largest = max(largest, float(np.max(np.maximum(factor, 1 / factor))))
@@ -216,16 +216,16 @@ class ChannelRange:
 def channel_ranges(
     graph: FloatGraph, runs: Runs, tensors: Sequence[str]
 ) -> dict[str, ChannelRange]:
-    found: dict[str, ChannelRange] = {}
+    ranges: dict[str, ChannelRange] = {}
     for name, array in observed(graph.model, runs, tensors):
         rows = np.moveaxis(array, 1, 0).reshape(array.shape[1], -1)
         low, high = rows.min(axis=1).astype(np.float64), rows.max(axis=1).astype(np.float64)
-        if (known := found.get(name)) is None:
-            found[name] = ChannelRange(low, high)
+        if (so_far := ranges.get(name)) is None:
+            ranges[name] = ChannelRange(low, high)
         else:
-            known.low = np.minimum(known.low, low)
-            known.high = np.maximum(known.high, high)
-    return found
+            so_far.low = np.minimum(so_far.low, low)
+            so_far.high = np.maximum(so_far.high, high)
+    return ranges
 
 
 def equalized(
@@ -271,11 +271,11 @@ def correct_biases(graph: FloatGraph, quantized: QuantizedGraph, runs: Runs) -> 
     step = max(1, math.ceil(len(names) / MOST_PASSES))
     for start in range(0, len(names), step):
         chunk = names[start : start + step]
-        wanted = {quantized.layers[name].output: name for name in chunk}
-        found = _means(quantized.model, wanted, runs, True)
+        outputs = {quantized.layers[name].output: name for name in chunk}
+        means = _means(quantized.model, outputs, runs, True)
         for name in chunk:
             layer = quantized.layers[name]
-            shift = expected[name] - found[name]
+            shift = expected[name] - means[name]
             bias = quantized.biases(layer)
             quantized.set_bias(layer, shift if bias is None else bias + shift)
     return len(names)

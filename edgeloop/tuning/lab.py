@@ -162,26 +162,26 @@ class PrecisionLab:
 
     def affordable(self, most: int, runs: int, budget_s: float) -> int:
         """How many samples `runs` plans can be simulated on in about this time."""
-        known = self._seconds("seconds", lambda: self._simulated(PrecisionPlan(), 1))
-        fitting = int(budget_s * self.workers / max(1e-3, runs * known))
+        seconds = self._seconds("seconds", lambda: self._simulated(PrecisionPlan(), 1))
+        fitting = int(budget_s * self.workers / max(1e-3, runs * seconds))
         return max(2, min(most, fitting, len(self._options.samples)))
 
     def affordable_compiles(self, budget_s: float) -> int:
         """How many plans can be compiled in about this time."""
-        known = self._seconds("compile seconds", lambda: self._measured(PrecisionPlan()))
-        return int(budget_s * self.workers / max(1e-3, known))
+        seconds = self._seconds("compile seconds", lambda: self._measured(PrecisionPlan()))
+        return int(budget_s * self.workers / max(1e-3, seconds))
 
     def _seconds(self, key: str, work: Callable[[], object]) -> float:
-        known = self._answers.get(key)
-        if known is None:
+        seconds = self._answers.get(key)
+        if seconds is None:
             began = time.monotonic()
             try:
                 work()
             except (ModelFailed, MemoryExceeded):  # the search goes on with other plans
                 return time.monotonic() - began
-            known = time.monotonic() - began
-            self._answers.put(key, known)
-        return float(known)
+            seconds = time.monotonic() - began
+            self._answers.put(key, seconds)
+        return float(seconds)
 
     def batch(self, count: int) -> Tensors:
         samples = self._options.samples
@@ -201,11 +201,11 @@ class PrecisionLab:
         chip: dict[str, Output] = {}
         with self._benches.borrow() as (toolchain, device, native):
             for part in parts:
-                for name, given, expected in self._compared(
+                for name, on_chip, expected in self._compared(
                     toolchain, device, native, plan, part, batch
                 ):
-                    whole[name] = channel_sqnr(np.asarray(given), np.asarray(expected))
-                    chip[name] = np.asarray(given)
+                    whole[name] = channel_sqnr(np.asarray(on_chip), np.asarray(expected))
+                    chip[name] = np.asarray(on_chip)
             if not chip:
                 return {}, {}
             file = self._folder / "inside.npz"
@@ -252,43 +252,45 @@ class PrecisionLab:
         target.unlink()
 
     def _latency(self, plan: PrecisionPlan) -> Latency | None:
-        known = self._asked(f"latency {plan.digest}", lambda: asdict(self._measured(plan)))
-        return Latency(**known) if known else None
+        answer = self._asked(f"latency {plan.digest}", lambda: asdict(self._measured(plan)))
+        return Latency(**answer) if answer else None
 
     def _asked(self, key: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
         """None where it fails. That the compiler refuses a plan is remembered; a crash, a time
         limit or too little memory is not, since another time, or another machine, may do it."""
-        known: dict[str, Any] | None = self._answers.get(key)
-        if known is None:
+        answer: dict[str, Any] | None = self._answers.get(key)
+        if answer is None:
             try:
-                known = work()
+                answer = work()
             except (ModelRefused, NoSuchPrecision):
-                known = {}
+                answer = {}
             except (ModelFailed, MemoryExceeded):
                 return None
-            self._answers.put(key, known)
-        return known or None
+            self._answers.put(key, answer)
+        return answer or None
 
     def _measured(self, plan: PrecisionPlan) -> Latency:
         with (
             self._benches.borrow() as (toolchain, device, _),
             self._quantized(toolchain, plan) as path,
         ):
-            found = device.measure(path, self.info)
-        us = 1e6 * found.seconds
-        low, high = (None if end is None else 1e6 * end for end in (found.low_s, found.high_s))
-        raw_us = us if found.raw_us is None else found.raw_us
-        return Latency(raw_us, us, low, high, found.missing_ops)
+            measured = device.measure(path, self.info)
+        us = 1e6 * measured.seconds
+        low, high = (
+            None if end is None else 1e6 * end for end in (measured.low_s, measured.high_s)
+        )
+        raw_us = us if measured.raw_us is None else measured.raw_us
+        return Latency(raw_us, us, low, high, measured.missing_ops)
 
     def _simulation(self, plan: PrecisionPlan, count: int) -> Simulated | None:
         key = f"simulated {plan.digest} {count}"
         if self._answers.get(key) is None:
             self._expected(count)  # where the float model fails, the plan is not to blame
-        known = self._asked(key, lambda: asdict(self._simulated(plan, count)))
-        if known is None:
+        answer = self._asked(key, lambda: asdict(self._simulated(plan, count)))
+        if answer is None:
             return None
-        difference = known["difference"] and Interval(**known["difference"])
-        return Simulated(known["sqnr_db"], known["score"], difference)
+        difference = answer["difference"] and Interval(**answer["difference"])
+        return Simulated(answer["sqnr_db"], answer["score"], difference)
 
     def _simulated(self, plan: PrecisionPlan, count: int) -> Simulated:
         expected, float_score = self._expected(count)
@@ -297,14 +299,14 @@ class PrecisionLab:
             self._quantized(toolchain, plan) as path,
         ):
             batches = iter([self.batch(count)])
-            (given,) = device.infer(path, self.info, "quantized", batches)
+            (outputs,) = device.infer(path, self.info, "quantized", batches)
         scorer = AgreementScorer(self.info)
-        scorer.add(given, expected)
+        scorer.add(outputs, expected)
         worst = scorer.worst()
         sqnr = worst.sqnr_db if math.isfinite(worst.sqnr_db) else 100 * worst.top1_agreement
         if float_score is None or self._options.task is None:
             return Simulated(sqnr)
-        score = self._scored(given)
+        score = self._scored(outputs)
         assert score is not None
         task = self._options.task
         return Simulated(
@@ -315,8 +317,8 @@ class PrecisionLab:
         with self._lock:
             if self._float is None or sample_count(self._float[0]) != count:
                 batches = iter([self.batch(count)])
-                (given,) = self._host.infer(self.calibrated.model, self.info, "float", batches)
-                self._float = given, self._scored(given)
+                (outputs,) = self._host.infer(self.calibrated.model, self.info, "float", batches)
+                self._float = outputs, self._scored(outputs)
             return self._float
 
     def _scored(self, given: Tensors) -> Score | None:
@@ -330,8 +332,8 @@ class PrecisionLab:
 
     def _noise(self, names: tuple[str, ...], weights: Mapping[str, int], count: int) -> float:
         key = f"noise {json.dumps([names, dict(weights), count])}"
-        known = self._answers.get(key)
-        if known is None:
+        noise = self._answers.get(key)
+        if noise is None:
             ranges = {name: list(self.calibrated.ranges[name]) for name in names}
             batch = self.batch(count)
             with self._benches.borrow() as (_, _, native):
@@ -345,19 +347,19 @@ class PrecisionLab:
                     activations=ranges,
                     weights=dict(weights),
                 )
-            known = answer["noise"]
-            self._answers.put(key, known)
-        return float(known)
+            noise = answer["noise"]
+            self._answers.put(key, noise)
+        return float(noise)
 
     def _each(
         self, about: str, items: Sequence[Item], work: Callable[[Item], Answer]
     ) -> list[Answer]:
-        found = []
+        answers = []
         self._progress(about, 0, len(items))
         for done in ordered_map(work, items, self.workers, max(2, 2 * self.workers)):
-            found.append(done)
-            self._progress(about, len(found), len(items))
-        return found
+            answers.append(done)
+            self._progress(about, len(answers), len(items))
+        return answers
 
     @contextmanager
     def _quantized(self, toolchain: MixesPrecision, plan: PrecisionPlan) -> Iterator[Path]:
@@ -397,13 +399,13 @@ def opened_lab(
             benches.append((_mixing(toolchain), device, native))
         host = stack.enter_context(closing(open_device("host", settings)))
         cache = options.cache or folder / "cache"
-        kept = cache / _key(model, options, _conditions(benches[0][1].name, settings))
-        make_folder(kept)
-        mark_used(kept)
+        results = cache / _key(model, options, _conditions(benches[0][1].name, settings))
+        make_folder(results)
+        mark_used(results)
         progress("calibrating", 0, 1)
-        calibrated = _calibrated(benches[0][0], model, options, kept)
+        calibrated = _calibrated(benches[0][0], model, options, results)
         progress("calibrating", 1, 1)
-        answers = Answers(kept / "answers.jsonl")
+        answers = Answers(results / "answers.jsonl")
         yield PrecisionLab(
             options=options,
             calibrated=calibrated,
@@ -440,17 +442,17 @@ def _calibrated(
             )
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         pass
-    found = toolchain.calibrate_tensors(model, options.calibration, folder)
+    calibrated = toolchain.calibrate_tensors(model, options.calibration, folder)
     fields = {
-        "info": found.info.to_fields(),
-        "model": found.model.name,
-        "tensors": [tensor.to_fields() for tensor in found.tensors],
-        "ranges": {name: list(ends) for name, ends in found.ranges.items()},
-        "pixels": list(found.pixels),
-        "notes": list(found.notes),
+        "info": calibrated.info.to_fields(),
+        "model": calibrated.model.name,
+        "tensors": [tensor.to_fields() for tensor in calibrated.tensors],
+        "ranges": {name: list(ends) for name, ends in calibrated.ranges.items()},
+        "pixels": list(calibrated.pixels),
+        "notes": list(calibrated.notes),
     }
     write_atomic(record, json.dumps(fields))
-    return found
+    return calibrated
 
 
 def _conditions(device: str, settings: Settings) -> str:
@@ -624,7 +626,7 @@ class TrialRoom:
         return info, estimate
 
     def run(
-        self, wanted: Sequence[Steps], done: Callable[[], None] = lambda: None
+        self, candidates: Sequence[Steps], done: Callable[[], None] = lambda: None
     ) -> list[RewriteTrial]:
         """Those that apply and compile, in order; `done` is called after each one. Why others did
         not is kept in `failures`, by the name of the last step."""
@@ -639,7 +641,7 @@ class TrialRoom:
             finally:
                 done()
 
-        return [trial for trial in self._pool.map(one, wanted) if trial is not None]
+        return [trial for trial in self._pool.map(one, candidates) if trial is not None]
 
     def compare(
         self, after: Path, samples: Mapping[str, Any] | None, before: Path | None = None
@@ -678,16 +680,16 @@ class TrialRoom:
     def _estimate(self, lane: _Lane, model: Path) -> GraphEstimate | None:
         key = hashlib.sha256(f"{sha256_of(model)} {self.conditions}".encode()).hexdigest()
         with self._lock:
-            found = self._known.get(key) or self._read(key)
-            if found is None and self.compiles and self._is_over():
+            estimate = self._known.get(key) or self._read(key)
+            if estimate is None and self.compiles and self._is_over():
                 self.is_cut_short = True
                 return None
-            self.compiles += found is None
-        if found is None:
-            found = _asked(lane.estimator, model)
-            self._write(key, found)
-        self._known[key] = found
-        return found
+            self.compiles += estimate is None
+        if estimate is None:
+            estimate = _asked(lane.estimator, model)
+            self._write(key, estimate)
+        self._known[key] = estimate
+        return estimate
 
     def _is_over(self) -> bool:
         return self.compiles >= self._most or time.monotonic() > self._ends
@@ -701,12 +703,12 @@ class TrialRoom:
         except (OSError, ValueError):
             return None
 
-    def _write(self, key: str, found: GraphEstimate) -> None:
+    def _write(self, key: str, estimate: GraphEstimate) -> None:
         if self._cache is None:
             return
         try:
             self._cache.mkdir(parents=True, exist_ok=True)
-            write_atomic(self._cache / f"{key}.json", json.dumps(vars(found)))
+            write_atomic(self._cache / f"{key}.json", json.dumps(vars(estimate)))
         except (OSError, EdgeloopError):
             return  # the next time costs a compile
 
@@ -734,14 +736,14 @@ def _is_above_zero(value: object) -> bool:
 def _asked(estimator: Estimator, model: Path) -> GraphEstimate:
     if not isinstance(estimator, EstimatesIntervals):
         return GraphEstimate(estimator.latency_ms(model))
-    found = estimator.estimate(model)
+    measured = estimator.estimate(model)
     return GraphEstimate(
-        1000 * found.seconds,
-        found.raw_us,
-        found.missing_ops,
-        found.low_ms,
-        found.high_ms,
-        found.coverage,
+        1000 * measured.seconds,
+        measured.raw_us,
+        measured.missing_ops,
+        measured.low_ms,
+        measured.high_ms,
+        measured.coverage,
     )
 
 
@@ -829,8 +831,8 @@ class QuantizedCheck:
         scorer = AgreementScorer(info)
         quantized = made.files[made.quantized]
         outputs = device.infer(quantized, made.info, "quantized", self._runs())
-        for given, wanted in zip(outputs, self._expected, strict=True):
-            scorer.add(given, wanted)
+        for on_chip, in_float in zip(outputs, self._expected, strict=True):
+            scorer.add(on_chip, in_float)
         latency_ms = 1000 * device.measure(quantized, made.info).seconds
         return scorer.worst().sqnr_db, latency_ms
 

@@ -174,8 +174,8 @@ class PrecisionReport:
         gain, premium = full.sqnr_db - base.sqnr_db, full.latency_us - base.latency_us
         if gain <= 0 or premium <= 0:
             return None
-        own = point.sqnr_db - base.sqnr_db
-        return own / gain, (point.latency_us - base.latency_us) / premium
+        gained = point.sqnr_db - base.sqnr_db
+        return gained / gain, (point.latency_us - base.latency_us) / premium
 
     def is_bound(self, point: PrecisionPoint) -> bool:
         """Whether its latency leaves out more than that of a8w8 does."""
@@ -264,10 +264,10 @@ def choose_point(
             raise BadInput(reason=f"there is no point {number}: the front has 1 to {len(points)}")
         return points[number - 1]
     if budget_ms is not None:
-        known = [point for point in points if not report.is_bound(point)] or points
-        allowed = [point for point in known if point.latency_us <= 1000 * budget_ms]
+        exact = [point for point in points if not report.is_bound(point)] or points
+        allowed = [point for point in exact if point.latency_us <= 1000 * budget_ms]
         if not allowed:
-            fastest = min(point.latency_us for point in known) / 1000
+            fastest = min(point.latency_us for point in exact) / 1000
             reason = f"no plan takes at most {budget_ms:g} ms: the fastest takes {fastest:.3g} ms"
             raise BadInput(reason=reason)
         return max(allowed, key=lambda point: point.sqnr_db)
@@ -327,9 +327,9 @@ def _data(
         if options.task not in ("", TensorsTask.name):
             reason = f"the task {options.task} needs a dataset: give --dataset FOLDER"
             raise BadInput(reason=reason)
-        given = TensorsTask(options.inputs or options.dataset)
-        calibration = given.inputs(info, _CALIBRATION_IMAGES, "calibration", model)
-        return None, calibration, given.inputs(info, count, "test", model)
+        tensors = TensorsTask(options.inputs or options.dataset)
+        calibration = tensors.inputs(info, _CALIBRATION_IMAGES, "calibration", model)
+        return None, calibration, tensors.inputs(info, count, "test", model)
     task = open_task(
         options.task or settings.task, options.dataset, settings.project / ".edgeloop/work/data"
     )
@@ -435,9 +435,9 @@ class PrecisionSearch:
         for tensor in ranked:
             latency = self._latency_of(frozenset((tensor.name,)))
             self._costs[tensor.name] = math.inf if latency is None else self._extra(latency)
-        known = [t for t in ranked if math.isfinite(self._costs[t.name])]
-        size = sum(t.size for t in known)
-        per_number = sum(self._costs[t.name] for t in known) / size if size else 0.0
+        priced = [t for t in ranked if math.isfinite(self._costs[t.name])]
+        size = sum(t.size for t in priced)
+        per_number = sum(self._costs[t.name] for t in priced) / size if size else 0.0
         for tensor in self.activations:
             self._costs.setdefault(tensor.name, per_number * tensor.size)
 
@@ -569,9 +569,9 @@ class PrecisionSearch:
         dear = [c for c in middle if c.latency.raw_us > limit]
         few = _spread(dear, self.points // 3)
         chosen = [base, full, *(c.plan for c in (*_last(cheap, self.points - len(few)), *few))]
-        found = self.lab.simulations(chosen, self.images, "simulating plans")
+        simulations = self.lab.simulations(chosen, self.images, "simulating plans")
         points = []
-        for plan, simulated in zip(chosen, found, strict=True):
+        for plan, simulated in zip(chosen, simulations, strict=True):
             latency = self._shown(self._found[plan.digest].latency)
             if simulated is not None and math.isfinite(latency.us):
                 values = (plan, latency.us, simulated.sqnr_db, latency.low_us, latency.high_us)
@@ -584,9 +584,9 @@ class PrecisionSearch:
     ) -> list[PrecisionPoint]:
         """The front, and the ends; an end whose time is known only from below is the last one."""
         most = self._base.missing_ops
-        known = [p for p in points if p.missing_ops <= most]
-        kept = {id(p) for p in _front((p.latency_us, -p.sqnr_db, p) for p in known)}
-        shown = [p for p in points if id(p) in kept or p.plan.digest in ends]
+        timed = [p for p in points if p.missing_ops <= most]
+        on_front = {id(p) for p in _front((p.latency_us, -p.sqnr_db, p) for p in timed)}
+        shown = [p for p in points if id(p) in on_front or p.plan.digest in ends]
         return sorted(shown, key=lambda p: (p.missing_ops > most, p.latency_us, p.sqnr_db))
 
     def _shown(self, latency: Latency) -> Latency:
@@ -609,17 +609,17 @@ class PrecisionSearch:
         few = [*wide[: self.simulated_tensors], *narrow[: self.simulated_tensors // 2]]
         plans = {tensor.name: self._alone(tensor) for tensor in few}
         count = min(RANKING_SAMPLES, self.images)
-        found = self.lab.simulations(list(plans.values()), count, "simulating tensors")
-        simulated = dict(zip(plans, found, strict=True))
+        simulations = self.lab.simulations(list(plans.values()), count, "simulating tensors")
+        simulated = dict(zip(plans, simulations, strict=True))
         rows = []
         for tensor in (*wide, *narrow):
             seen = simulated.get(tensor.name)
-            known = self._found.get(self._alone(tensor).digest)
+            priced = self._found.get(self._alone(tensor).digest)
             rows.append(
                 TensorSensitivity(
                     tensor,
                     self._errors[tensor.name],
-                    None if known is None else self._shown(known.latency).us,
+                    None if priced is None else self._shown(priced.latency).us,
                     None if seen is None else seen.sqnr_db,
                     None if seen is None else seen.score,
                 )
@@ -653,8 +653,8 @@ class PrecisionSearch:
         self._found[plan.digest] = PricedPlan(plan, latency, self._error_of(wide, narrow))
 
     def _latency_of(self, wide: Names, narrow: Names = frozenset()) -> Latency | None:
-        found = self._found.get(self._plan(wide, narrow).digest)
-        return None if found is None else found.latency
+        priced = self._found.get(self._plan(wide, narrow).digest)
+        return None if priced is None else priced.latency
 
     def _extra(self, latency: Latency) -> float:
         return max(0.0, latency.raw_us - self._base.raw_us)
@@ -696,13 +696,13 @@ class PrecisionSearch:
 
 def _front(points: Iterable[tuple[float, float, object]]) -> list:  # type: ignore[type-arg]
     """The last of each triple whose first two are not dominated, by the first."""
-    given = sorted(points, key=lambda point: point[:2])
-    if not given:
+    ordered = sorted(points, key=lambda point: point[:2])
+    if not ordered:
         return []
-    mask = non_dominated(np.array([point[:2] for point in given]))
+    mask = non_dominated(np.array([point[:2] for point in ordered]))
     seen: set[tuple[float, float]] = set()
     front = []
-    for point, is_kept in zip(given, mask, strict=True):
+    for point, is_kept in zip(ordered, mask, strict=True):
         if is_kept and point[:2] not in seen:
             seen.add(point[:2])
             front.append(point[2])
@@ -723,8 +723,8 @@ def _spread(front: Sequence[PricedPlan], count: int) -> list[PricedPlan]:
     if count <= 1:
         return list(front[:count])
     places = [math.log(max(c.error_share, 1e-30)) for c in front]
-    wanted = np.linspace(places[0], places[-1], count)
-    chosen = {int(np.argmin(np.abs(np.array(places) - place))) for place in wanted}
+    targets = np.linspace(places[0], places[-1], count)
+    chosen = {int(np.argmin(np.abs(np.array(places) - place))) for place in targets}
     return [front[index] for index in sorted(chosen)]
 
 
@@ -757,14 +757,14 @@ def find_divergence(
     if len(tensors) < len(everything):
         note = f"only the first {len(tensors)} of {len(everything)} tensors were compared with "
         note += "those of the chip: the others do not fit into memory"
-    whole, own = lab.inside(plan, _parts(tensors, count), count)
+    whole, alone = lab.inside(plan, _parts(tensors, count), count)
     layers = tuple(
         LayerAgreement(
             tensor.name,
             tensor.layer or tensor.name,
             tensor.operator,
             whole[tensor.name],
-            own.get(tensor.name, MOST_DB),
+            alone.get(tensor.name, MOST_DB),
         )
         for tensor in tensors
         if tensor.name in whole
@@ -798,10 +798,10 @@ def _parts(tensors: Sequence[TunableTensor], count: int) -> list[list[str]]:
     parts: list[list[str]] = [[]]
     size = 0
     for tensor in tensors:
-        own = 8 * tensor.size * count
-        if parts[-1] and (size + own > _PROBED_BYTES or len(parts[-1]) >= _MOST_PROBES):
+        tensor_bytes = 8 * tensor.size * count
+        if parts[-1] and (size + tensor_bytes > _PROBED_BYTES or len(parts[-1]) >= _MOST_PROBES):
             parts.append([])
             size = 0
         parts[-1].append(tensor.name)
-        size += own
+        size += tensor_bytes
     return [part for part in parts if part]

@@ -106,13 +106,13 @@ class QuantizedGraph:
     def layers(self) -> Mapping[str, QuantizedLayer]:
         """By the name of the operator, in the order of the graph."""
         nodes = (node for node in self.model.graph.node if node.op_type in LAYERS and node.name)
-        found = (self._layer(node) for node in nodes)
-        return {layer.name: layer for layer in found if layer is not None}
+        layers = (self._layer(node) for node in nodes)
+        return {layer.name: layer for layer in layers if layer is not None}
 
     @cached_property
     def activations(self) -> Mapping[str, TensorEncoding]:
         """How each tensor of the float graph is quantized, by its name there."""
-        found: dict[str, TensorEncoding] = {}
+        encodings: dict[str, TensorEncoding] = {}
         for node in self.model.graph.node:
             if node.op_type != "QuantizeLinear" or node.input[0] in self._tensors:
                 continue
@@ -121,8 +121,8 @@ class QuantizedGraph:
                 continue  # the same tensor in a second type
             name = node.input[0].removesuffix(_INPUT_SUFFIX)
             if encoding := self._encoding(node):
-                found.setdefault(name, encoding)
-        return found
+                encodings.setdefault(name, encoding)
+        return encodings
 
     def array(self, name: str) -> NDArray[Any]:
         from onnx import numpy_helper
@@ -289,13 +289,13 @@ def refreshed_biases(graph: QuantizedGraph, biases: Mapping[str, Floats]) -> Non
 
 
 def float_biases(graph: QuantizedGraph, names: Iterable[str] = ()) -> dict[str, Floats]:
-    def found() -> Iterator[tuple[str, Floats]]:
+    def biased_layers() -> Iterator[tuple[str, Floats]]:
         for name, layer in graph.layers.items():
             bias = graph.biases(layer)
             if bias is not None and (not names or name in names):
                 yield name, bias
 
-    return dict(found())
+    return dict(biased_layers())
 
 
 # The float graph that was quantized: its layers, who reads what, and its weights.
@@ -364,8 +364,8 @@ class FloatGraph:
 
     def only_reader(self, tensor: str) -> NodeProto | None:
         """Who reads a tensor, where that is one operator and the tensor is no output."""
-        found = self.readers.get(tensor, [])
-        return found[0] if len(found) == 1 and tensor not in self.outputs else None
+        readers = self.readers.get(tensor, [])
+        return readers[0] if len(readers) == 1 and tensor not in self.outputs else None
 
 
 @dataclass(frozen=True)
@@ -391,14 +391,14 @@ def groups_of(node: NodeProto) -> int:
 
 def window_of(node: NodeProto, weight: NDArray[Any]) -> Window | None:
     """None where padding is left to the runtime, or the layer is not one over height and width."""
-    given = attributes(node)
-    if weight.ndim != 4 or given.get("auto_pad", b"NOTSET") not in (b"NOTSET", b""):
+    settings = attributes(node)
+    if weight.ndim != 4 or settings.get("auto_pad", b"NOTSET") not in (b"NOTSET", b""):
         return None
     height, width = (int(side) for side in weight.shape[2:])
-    top, left, bottom, right = (int(one) for one in given.get("pads", (0, 0, 0, 0)))
-    down, along = (int(one) for one in given.get("strides", (1, 1)))
-    tall, wide = (int(one) for one in given.get("dilations", (1, 1)))
-    groups = int(given.get("group", 1))
+    top, left, bottom, right = (int(one) for one in settings.get("pads", (0, 0, 0, 0)))
+    down, along = (int(one) for one in settings.get("strides", (1, 1)))
+    tall, wide = (int(one) for one in settings.get("dilations", (1, 1)))
+    groups = int(settings.get("group", 1))
     return Window((height, width), (down, along), (top, left, bottom, right), (tall, wide), groups)
 
 
@@ -453,12 +453,12 @@ def with_outputs(model: ModelProto, names: Sequence[str]) -> ModelProto:
     import onnx
 
     makers = {name: node for node in model.graph.node for name in node.output}
-    wanted, needed = list(names), set()
-    while wanted:
-        node = makers.get(wanted.pop())
+    pending, needed = list(names), set()
+    while pending:
+        node = makers.get(pending.pop())
         if node is not None and id(node) not in needed:
             needed.add(id(node))
-            wanted += node.input
+            pending += node.input
     part = onnx.ModelProto()
     part.ir_version = model.ir_version
     part.opset_import.extend(model.opset_import)
@@ -480,12 +480,12 @@ def output_error(model: ModelProto, quantized: ModelProto, runs: Runs) -> float:
     signal, noise = np.zeros(len(names)), np.zeros(len(names))
     for inputs in runs():
         pairs = zip(first.run(names, dict(inputs)), second.run(names, dict(inputs)), strict=True)
-        for place, (expected, given) in enumerate(pairs):
+        for place, (expected, rounded) in enumerate(pairs):
             if expected.dtype.kind != "f":
                 continue
             one = expected.astype(np.float64)
             signal[place] += float(np.vdot(one, one))
-            noise[place] += float(np.sum(np.square(given.astype(np.float64) - one)))
+            noise[place] += float(np.sum(np.square(rounded.astype(np.float64) - one)))
     return float(np.mean(noise / np.maximum(signal, 1e-30)))
 
 
@@ -494,17 +494,17 @@ def _chunks(model: ModelProto, tensors: Sequence[str]) -> Iterator[list[str]]:
     chunk: list[str] = []
     size = 0
     for name in tensors:
-        own = 4 * math.prod(max(1, side) for side in shapes.get(name, ()))
-        if chunk and size + own > _AT_ONCE_BYTES:
+        tensor_bytes = 4 * math.prod(max(1, side) for side in shapes.get(name, ()))
+        if chunk and size + tensor_bytes > _AT_ONCE_BYTES:
             yield chunk
             chunk, size = [], 0
         chunk.append(name)
-        size += own
+        size += tensor_bytes
     if chunk:
         yield chunk
 
 
-def channel_sqnr(given: NDArray[Any], expected: NDArray[Any]) -> float:
+def channel_sqnr(actual: NDArray[Any], expected: NDArray[Any]) -> float:
     """The median over channels, in dB, of those that are ever anything but zero."""
     import numpy as np
 
@@ -512,7 +512,7 @@ def channel_sqnr(given: NDArray[Any], expected: NDArray[Any]) -> float:
     others = tuple(place for place in range(expected.ndim) if place != max(axis, 0))
     exact = expected.astype(np.float64)
     power = np.square(exact).sum(axis=others)
-    error = np.square(given.reshape(expected.shape) - exact).sum(axis=others)
+    error = np.square(actual.reshape(expected.shape) - exact).sum(axis=others)
     alive = power > 1e-9 * max(float(power.max(initial=0.0)), 1e-30)
     if not alive.any():
         return MOST_DB

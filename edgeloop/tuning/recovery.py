@@ -99,8 +99,8 @@ def parse_steps(text: str) -> tuple[str, ...]:
         return STEP_NAMES
     for name in names:
         if name not in STEP_NAMES:
-            known = suggestion(name, STEP_NAMES, "the steps are")
-            raise BadInput(reason=f"there is no recovery step {name!r}: {known}")
+            hint = suggestion(name, STEP_NAMES, "the steps are")
+            raise BadInput(reason=f"there is no recovery step {name!r}: {hint}")
     if not names:
         raise BadInput(reason=f"name recovery steps: {', '.join(STEP_NAMES)}, or all")
     return tuple(name for name in STEP_NAMES if name in names)

@@ -79,8 +79,8 @@ def _round_layer(
     groups = window.groups if window else 1
     pairs = _inputs(graph.model, node.input[0], quantized.model, layer.input, runs)
     moments = _Moments(groups, matrix.shape[1])
-    for exact, given in pairs:
-        moments.add(*(patches(array, window) for array in (exact, given)))
+    for exact, simulated in pairs:
+        moments.add(*(patches(array, window) for array in (exact, simulated)))
     share = len(matrix) // groups
     scales, zeros = np.ones(len(matrix)), np.zeros(len(matrix))
     parts = []
@@ -88,24 +88,24 @@ def _round_layer(
     biases = np.zeros(len(matrix)) if bias is None else bias.astype(np.float64).reshape(-1).copy()
     for group in range(groups):
         rows = slice(group * share, (group + 1) * share)
-        mean, given_mean, own, cross = moments.of(group)
-        wanted = _refitted(matrix[rows], own, cross)
-        parts.append((rows, wanted, own, mean, given_mean))
+        mean, given_mean, input_moments, cross = moments.of(group)
+        refitted = _refitted(matrix[rows], input_moments, cross)
+        parts.append((rows, refitted, input_moments, mean, given_mean))
     importance = np.concatenate([np.broadcast_to(np.diag(o), m.shape) for _, m, o, _, _ in parts])
     target = np.concatenate([m for _, m, _, _, _ in parts])
     if layer.weight.axis is None:
         flat = best_scales(target.reshape(1, -1), layer.weight, importance.reshape(-1))
         scales[:], zeros[:] = flat[0][0], flat[1][0]
     else:
-        for rows, wanted, own, _, _ in parts:
-            scales[rows], zeros[rows] = best_scales(wanted, layer.weight, np.diag(own))
+        for rows, refitted, input_moments, _, _ in parts:
+            scales[rows], zeros[rows] = best_scales(refitted, layer.weight, np.diag(input_moments))
     scales = scales.astype(np.float32).astype(np.float64)
     whole = np.empty_like(matrix)
-    for rows, wanted, own, mean, given_mean in parts:
+    for rows, refitted, input_moments, mean, given_mean in parts:
         first, last = layer.weight.limits
-        whole[rows] = _rounded(wanted, own, scales[rows], zeros[rows], first, last)
-        found = (whole[rows] - zeros[rows, None]) * scales[rows, None]
-        biases[rows] += matrix[rows] @ mean - found @ given_mean
+        whole[rows] = _rounded(refitted, input_moments, scales[rows], zeros[rows], first, last)
+        stored_weights = (whole[rows] - zeros[rows, None]) * scales[rows, None]
+        biases[rows] += matrix[rows] @ mean - stored_weights @ given_mean
     is_one = layer.weight.axis is None
     quantized.set_zeros(layer, zeros[:1] if is_one else zeros)
     shaped = whole.reshape(weight.shape) if axis == 0 else whole.T
@@ -125,11 +125,11 @@ class _Moments:
         self._own = np.zeros((groups, columns, columns))
         self._cross = np.zeros((groups, columns, columns))
 
-    def add(self, exact: Floats, given: Floats) -> None:
+    def add(self, exact: Floats, simulated: Floats) -> None:
         """Patches (rows, groups × columns)."""
         count = len(exact)
         one = exact.reshape(count, self._groups, self._columns).transpose(1, 0, 2)
-        other = given.reshape(count, self._groups, self._columns).transpose(1, 0, 2)
+        other = simulated.reshape(count, self._groups, self._columns).transpose(1, 0, 2)
         self._rows += count
         self._sum += one.sum(axis=1)
         self._given_sum += other.sum(axis=1)
@@ -139,28 +139,30 @@ class _Moments:
     def of(self, group: int) -> tuple[Floats, Floats, Floats, Floats]:
         """Means of both, moments of the quantized input, and of the float one with it."""
         rows = max(1, self._rows)
-        mean, given = self._sum[group] / rows, self._given_sum[group] / rows
-        own = self._own[group] / rows - np.outer(given, given)
-        cross = self._cross[group] / rows - np.outer(mean, given)
-        own[np.diag_indices_from(own)] += _DAMPING * max(float(np.diag(own).mean()), 1e-12)
-        return mean, given, own, cross
+        mean, simulated_mean = self._sum[group] / rows, self._given_sum[group] / rows
+        moments = self._own[group] / rows - np.outer(simulated_mean, simulated_mean)
+        cross = self._cross[group] / rows - np.outer(mean, simulated_mean)
+        moments[np.diag_indices_from(moments)] += _DAMPING * max(
+            float(np.diag(moments).mean()), 1e-12
+        )
+        return mean, simulated_mean, moments, cross
 
 
-def _refitted(matrix: Floats, own: Floats, cross: Floats) -> Floats:
+def _refitted(matrix: Floats, moments: Floats, cross: Floats) -> Floats:
     """The weights with which the quantized input gives the float output best. The damping pulls
     towards the weights that there are."""
-    extra = _DAMPING * max(float(np.diag(own).mean()), 1e-12)
+    extra = _DAMPING * max(float(np.diag(moments).mean()), 1e-12)
     right = matrix @ cross + extra * matrix
-    found = np.linalg.solve(own, right.T).T
-    return found.astype(np.float64)
+    weights = np.linalg.solve(moments, right.T).T
+    return weights.astype(np.float64)
 
 
 def _rounded(
-    matrix: Floats, own: Floats, scales: Floats, zeros: Floats, first: int, last: int
+    matrix: Floats, moments: Floats, scales: Floats, zeros: Floats, first: int, last: int
 ) -> Floats:
     """Integers, column by column, those of the strongest inputs first."""
-    order = np.argsort(-np.diag(own), kind="stable")
-    inverse = np.linalg.inv(own[np.ix_(order, order)])
+    order = np.argsort(-np.diag(moments), kind="stable")
+    inverse = np.linalg.inv(moments[np.ix_(order, order)])
     factor = np.linalg.cholesky((inverse + inverse.T) / 2).T
     left = matrix[:, order].copy()
     whole = np.empty_like(left)
@@ -191,9 +193,9 @@ def _part(model: ModelProto, tensor: str, is_exact: bool) -> Any:
     taken = {source.name for source in session.get_inputs()}
 
     def run(inputs: Any) -> NDArray[Any]:
-        given = {name: value for name, value in inputs.items() if name in taken}
-        found: NDArray[Any] = session.run([tensor], given)[0]
-        return found
+        feeds = {name: value for name, value in inputs.items() if name in taken}
+        computed: NDArray[Any] = session.run([tensor], feeds)[0]
+        return computed
 
     return run
 
@@ -216,8 +218,8 @@ def patches(array: NDArray[Any], window: Window | None) -> Floats:
         places = np.random.default_rng(0).choice(places, most, replace=False)
     sample, rest = np.divmod(places, height * width)
     down, along = np.divmod(rest, width)
-    found = views[sample, :, down, along]  # (places, channels, kernel, kernel)
-    return found.reshape(len(places), -1).astype(np.float64)
+    looked_at = views[sample, :, down, along]  # (places, channels, kernel, kernel)
+    return looked_at.reshape(len(places), -1).astype(np.float64)
 
 
 # Ranges of activations that leave rare outliers out, and scales of weights likewise.
@@ -267,12 +269,12 @@ def histograms(graph: FloatGraph, runs: Runs, tensors: Sequence[str]) -> dict[st
     for name, array in observed(graph.model, runs, tensors):
         low, high = ends.get(name, (0.0, 0.0))
         ends[name] = min(low, float(array.min())), max(high, float(array.max()))
-    found = {name: Histogram(*ends[name], np.zeros(_BINS)) for name in ends}
+    counted = {name: Histogram(*ends[name], np.zeros(_BINS)) for name in ends}
     for name, array in observed(graph.model, runs, list(ends)):
-        one = found[name]
+        one = counted[name]
         if one.high > one.low:
             one.counts += np.histogram(array, _BINS, (one.low, one.high))[0]
-    return found
+    return counted
 
 
 def clipped_range(histogram: Histogram, variant: str, levels: int) -> tuple[float, float]:
@@ -320,7 +322,7 @@ def ranged(
     graph: FloatGraph,
     quantized: QuantizedGraph,
     variant: str,
-    known: Mapping[str, Histogram],
+    observed_values: Mapping[str, Histogram],
 ) -> QuantizedGraph:
     """A copy with such ranges, and with the scales of weights that have few bits, or one scale for
     all channels, chosen by their square error."""
@@ -329,7 +331,7 @@ def ranged(
     changed.set_ranges(
         {
             name: clipped_range(one, variant, 2 ** changed.activations[name].bits - 1)
-            for name, one in known.items()
+            for name, one in observed_values.items()
         }
     )
     for name, layer in changed.layers.items():
@@ -420,13 +422,13 @@ def stored(
 def requantized(graph: FloatGraph, quantized: QuantizedGraph, names: Iterable[str]) -> None:
     """The weights and biases of these layers as the float graph has them now. Every bias is done
     again, since its steps depend on the scale of the input."""
-    wanted = set(names)
+    chosen = set(names)
     biases: dict[str, Floats] = {}
     for name, layer in quantized.layers.items():
         node = graph.nodes.get(name)
         weight = None if node is None else graph.weight_of(node)
         bias = quantized.biases(layer)
-        if node is not None and weight is not None and name in wanted:
+        if node is not None and weight is not None and name in chosen:
             exact = weight.astype(np.float64)
             scales, zeros = largest_scales(rows_of(exact, layer.weight.axis), layer.weight)
             stored(quantized, layer, exact, scales, zeros)

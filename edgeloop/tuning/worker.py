@@ -82,8 +82,8 @@ class NoiseWork:
         for name, (low, high) in activations.items():
             round_activation(changed, name, low, high)
         round_weights(changed, weights)
-        given = _outputs(changed.SerializeToString(), model_info, batch)
-        return {"noise": relative_noise(given, self._expected)}, ()
+        rounded = _outputs(changed.SerializeToString(), model_info, batch)
+        return {"noise": relative_noise(rounded, self._expected)}, ()
 
     def probe(self, model: str, target: str, names: list[str]) -> Answer:
         """The model with some of its tensors as further outputs; the shape of each."""
@@ -125,21 +125,21 @@ class NoiseWork:
         exact: dict[str, list[Array]] = {name: [] for name in shapes}
         for place in range(0, sample_count(batch), model_info.batch):
             feeds = model_inputs(cut(batch, place, place + model_info.batch), model_info)
-            own = {
+            chip_inputs = {
                 name: chip[name][place : place + model_info.batch].reshape(shape)
                 for name, shape in shapes.items()
             }
-            outputs = session.run([f"{name}{_EXACT}" for name in shapes], {**feeds, **own})
+            outputs = session.run([f"{name}{_EXACT}" for name in shapes], {**feeds, **chip_inputs})
             for name, value in zip(shapes, outputs, strict=True):
                 exact[name].append(value)
-        found = {
+        agreements = {
             name: channel_sqnr(
                 chip[name][: len(values) * model_info.batch].reshape(-1, *values[0].shape[1:]),
                 np.concatenate(values),
             )
             for name, values in exact.items()
         }
-        return {"sqnr_db": found}, ()
+        return {"sqnr_db": agreements}, ()
 
     def _model(self) -> ModelProto:
         import onnx
@@ -203,29 +203,29 @@ def cut_between_layers(model: ModelProto, names: Sequence[str]) -> dict[str, tup
     graph = model.graph
     shapes = shapes_of(graph)
     makers = {output: node for node in graph.node for output in node.output}
-    kept = {name: tuple(shapes[name]) for name in names if name in makers and name in shapes}
+    cut_shapes = {name: tuple(shapes[name]) for name in names if name in makers and name in shapes}
     del graph.output[:]
-    for name, shape in kept.items():
+    for name, shape in cut_shapes.items():
         node, exact = makers[name], f"{name}{_EXACT}"
         node.output[list(node.output).index(name)] = exact
         graph.input.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
         graph.output.append(helper.make_tensor_value_info(exact, TensorProto.FLOAT, shape))
-    return kept
+    return cut_shapes
 
 
-def relative_noise(given: Tensors, expected: Tensors) -> float:
+def relative_noise(actual: Tensors, expected: Tensors) -> float:
     """The mean over all outputs; one of whole numbers counts the share of different ones."""
     import numpy as np
 
-    found = []
+    shares = []
     for name, true in expected.items():
         if true.dtype.kind != "f":
-            found.append(float(np.mean(given[name] != true)))
+            shares.append(float(np.mean(actual[name] != true)))
             continue
         power = float(np.sum(np.square(true, dtype=np.float64)))
-        error = float(np.sum(np.square(given[name].astype(np.float64) - true)))
-        found.append(error / power if power else float(error > 0))
-    share = sum(found) / max(1, len(found))
+        error = float(np.sum(np.square(actual[name].astype(np.float64) - true)))
+        shares.append(error / power if power else float(error > 0))
+    share = sum(shares) / max(1, len(shares))
     return share if math.isfinite(share) else 1e6
 
 
@@ -273,9 +273,9 @@ def equalize_step(graph: FloatGraph, quantized: QuantizedGraph, runs: Runs) -> A
         return None
     between = [tensor for pair in pairs for tensor in pair.between]
     some = affordable(graph.model, runs, passes=1, most=_MOST_OBSERVED)
-    known = equalize.channel_ranges(graph, some, between)
+    ranges = equalize.channel_ranges(graph, some, between)
     attempts = (
-        Attempt(*equalize.equalized(graph, quantized, variant, known), variant)
+        Attempt(*equalize.equalized(graph, quantized, variant, ranges), variant)
         for variant in equalize.VARIANTS
     )
     return _best(attempts, runs)

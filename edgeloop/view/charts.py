@@ -100,14 +100,14 @@ def pareto_chart(
     all others are outside the axes and counted. `links` are addresses by model name. `axes` that
     several charts share make them comparable. `note` is another line below the title.
     """
-    found = pareto_of(rows, objectives or (objective(LATENCY), objective("f1_1k")))
-    if not found.rows:
-        wanted = " and ".join(item.measure.heading for item in found.objectives)
-        return empty_chart(f"No model has {wanted} yet.")
+    pareto = pareto_of(rows, objectives or (objective(LATENCY), objective("f1_1k")))
+    if not pareto.rows:
+        headings = " and ".join(item.measure.heading for item in pareto.objectives)
+        return empty_chart(f"No model has {headings} yet.")
     a = altair()
-    x, y = found.objectives[:2]
-    axes = axes or chart_axes(found)
-    points = _points(found, links or {}, axes)
+    x, y = pareto.objectives[:2]
+    axes = axes or chart_axes(pareto)
+    points = _points(pareto, links or {}, axes)
     base = a.Chart().encode(
         **{
             side: axis(kind, side, axes.measures[place], (shown.low, shown.high), shown.is_log)
@@ -119,14 +119,14 @@ def pareto_chart(
     faint = a.condition("datum.front", a.value(0.9), a.value(0.3))
     sigmas = base.transform_filter("isValid(datum.sigma)").encode(opacity=faint)
     bars = _around(sigmas.mark_rule(strokeWidth=1.2, clip=True), x, y, "sigma")
-    behind = [*_bands(base, x, y, points), *_front_line(base, found), *bars]
+    behind = [*_bands(base, x, y, points), *_front_line(base, pareto), *bars]
     behind += _score_bars(base.encode(opacity=faint), points)
     figures = numbers(x=axes.measures[0].heading, y=axes.measures[1].heading, sigma="±1σ")
     named = base.encode(tooltip=["name:N", *figures, "iteration:Q", "latency:N", "device:N"])
     marks = _marks(named, points, by_iteration(points, axes.iterations), bool(links))
     names = _names(base, points, axes, size)
     chart = a.layer(*behind, *marks, *names, data=data(points))
-    lines = [_pareto_subtitle(found, points, axes), *([note] if note else [])]
+    lines = [_pareto_subtitle(pareto, points, axes), *([note] if note else [])]
     return sized(chart, title or "Front", lines, width=size[0], height=size[1])
 
 
@@ -136,30 +136,30 @@ def front_frames(
     """The evolution of the front: one chart per iteration, with all models up to it, on the same
     axes. Models without an iteration are in every frame; without any iterations, there is one.
     """
-    wanted = objectives or (objective(LATENCY), objective("f1_1k"))
-    found = pareto_of(rows, wanted)
-    if not found.rows:
-        return [pareto_chart([], wanted)]
-    of_rows = [number(row.get("iteration")) for row in found.rows]
+    chosen = objectives or (objective(LATENCY), objective("f1_1k"))
+    pareto = pareto_of(rows, chosen)
+    if not pareto.rows:
+        return [pareto_chart([], chosen)]
+    of_rows = [number(row.get("iteration")) for row in pareto.rows]
     iterations = sorted({value for value in of_rows if not math.isnan(value)})
-    axes = replace(chart_axes(found, is_moving=True), iterations=tuple(iterations))
+    axes = replace(chart_axes(pareto, is_moving=True), iterations=tuple(iterations))
     frames = []
     for last in iterations or [math.inf]:
         shown = [
             row
-            for row, value in zip(found.rows, of_rows, strict=True)
+            for row, value in zip(pareto.rows, of_rows, strict=True)
             if math.isnan(value) or value <= last
         ]
         name = f"Front after iteration {last:g}" if math.isfinite(last) else "Front"
-        frames.append(pareto_chart(shown, wanted, axes=axes, title=name))
+        frames.append(pareto_chart(shown, chosen, axes=axes, title=name))
     return frames
 
 
-def _points(found: Pareto, links: Mapping[str, str], axes: ChartAxes) -> list[dict[str, Any]]:
-    has_latency = any(item.column == LATENCY for item in found.objectives)
+def _points(pareto: Pareto, links: Mapping[str, str], axes: ChartAxes) -> list[dict[str, Any]]:
+    has_latency = any(item.column == LATENCY for item in pareto.objectives)
     latency_factor = max(axes.factors)
     points = []
-    for index, (row, values) in enumerate(zip(found.rows, found.values.tolist(), strict=True)):
+    for index, (row, values) in enumerate(zip(pareto.rows, pareto.values.tolist(), strict=True)):
         sigma = latency_factor * sigma_ms(row)
         name = str(row.get("name", ""))
         point: dict[str, Any] = {
@@ -167,16 +167,16 @@ def _points(found: Pareto, links: Mapping[str, str], axes: ChartAxes) -> list[di
             "x": axes.factors[0] * values[0],
             "y": axes.factors[1] * values[1],
             "iteration": or_null(number(row.get("iteration"))),
-            "front": found.is_front[index],
+            "front": pareto.is_front[index],
             "latency": kind_of(row) if has_latency else MEASURED,
-            "about": _about(found, index, axes),
+            "about": _about(pareto, index, axes),
         }
         if has_latency and sigma > 0:
             point["sigma"] = sigma
         if has_latency and (interval := latency_interval(row)):
             point |= {"low": latency_factor * interval.low_ms}
             point |= {"high": latency_factor * interval.high_ms, "interval": str(interval)}
-        for side, item in zip("xy", found.objectives, strict=False):
+        for side, item in zip("xy", pareto.objectives, strict=False):
             if item.column in SCORE_COLUMNS and (span := span_of(row, item)):
                 point |= {f"{side}_low": span[0], f"{side}_high": span[1]}
         if row.get("device"):
@@ -187,11 +187,11 @@ def _points(found: Pareto, links: Mapping[str, str], axes: ChartAxes) -> list[di
     return points
 
 
-def _about(found: Pareto, index: int, axes: ChartAxes) -> str:
-    row = found.rows[index]
+def _about(pareto: Pareto, index: int, axes: ChartAxes) -> str:
+    row = pareto.rows[index]
     parts = []
-    shown = zip(axes.measures, axes.factors, found.values[index].tolist(), strict=True)
-    for item, (measure, factor, value) in zip(found.objectives, shown, strict=True):
+    shown = zip(axes.measures, axes.factors, pareto.values[index].tolist(), strict=True)
+    for item, (measure, factor, value) in zip(pareto.objectives, shown, strict=True):
         text = f"{measure.heading} {measure.text(factor * value)}"
         parts.append(f"{text} est" if item.column == LATENCY and is_estimate(row) else text)
     if not math.isnan(number(row.get("iteration"))):
@@ -268,12 +268,12 @@ def _names(
     return texts
 
 
-def _front_line(base: Any, found: Pareto) -> list[Any]:
+def _front_line(base: Any, pareto: Pareto) -> list[Any]:
     """Steps: nothing on the front lies between two of its models. With more than two objectives the
     front is not a line."""
-    if len(found.objectives) > 2:
+    if len(pareto.objectives) > 2:
         return []
-    steps = "step-after" if found.objectives[0].goal == "min" else "step-before"
+    steps = "step-after" if pareto.objectives[0].goal == "min" else "step-before"
     line = base.transform_filter("datum.front").mark_line(
         interpolate=steps, strokeWidth=1.8, opacity=0.9, color=VERMILLION, clip=True
     )
@@ -305,19 +305,19 @@ def _marks(base: Any, points: Sequence[Mapping[str, Any]], colour: Any, linked: 
     ]
 
 
-def _pareto_subtitle(found: Pareto, points: Sequence[Mapping[str, Any]], axes: ChartAxes) -> str:
+def _pareto_subtitle(pareto: Pareto, points: Sequence[Mapping[str, Any]], axes: ChartAxes) -> str:
     goals = "; ".join(
         f"{measure.heading}: {'less' if item.goal == 'min' else 'more'} is better"
-        for item, measure in zip(found.objectives, axes.measures, strict=True)
+        for item, measure in zip(pareto.objectives, axes.measures, strict=True)
     )
     bars = "; bars: ±1σ of runs" if any("sigma" in point for point in points) else ""
     if any("y_low" in point or "x_low" in point for point in points):
         bars += f"{',' if bars else '; bars:'} 95 % interval of scores"
     if _has_bands(points):
-        bars += f"; pale: {interval_heading(found.front)} of an estimate"
-    kept = f"large: the front, {len(found.front)} of {count_of(len(found.rows), 'model')}"
+        bars += f"; pale: {interval_heading(pareto.front)} of an estimate"
+    marked = f"large: the front, {len(pareto.front)} of {count_of(len(pareto.rows), 'model')}"
     out = f"; {axes.outside} outside the axes" if axes.outside else ""
-    return f"{kept}{out}{bars}; {goals}"
+    return f"{marked}{out}{bars}; {goals}"
 
 
 # Charts of a whole table: partial and full training, float and quantized, use of devices.
@@ -377,12 +377,12 @@ def quantization_chart(rows: Iterable[Row]) -> Chart:
     """
     every = list(rows)
     pairs = [("f1_1k_f", "f1_1k", "1k"), ("f1_onnx", "f1_10k", "10k")]
-    found = []
+    by_images = []
     for one, two, images in pairs:
         both = [(str(r.get("name", "")), number(r.get(one)), number(r.get(two))) for r in every]
         both = [line for line in both if not math.isnan(line[1] + line[2])]
-        found.append((sorted(both, key=lambda line: (line[2] - line[1], line[0])), images))
-    losses, images = max(found, key=lambda item: len(item[0]))
+        by_images.append((sorted(both, key=lambda line: (line[2] - line[1], line[0])), images))
+    losses, images = max(by_images, key=lambda item: len(item[0]))
     if not losses:
         return empty_chart("No model has F1 of both its float and its quantized form yet.")
     a = altair()
@@ -425,11 +425,11 @@ def agreement_chart(rows: Iterable[Row]) -> Chart:
     """How well quantized models agree with their float form, the worst on top: SQNR, in dB."""
     measure, top1 = measure_of("sqnr_db"), measure_of("top1_agreement")
     named = [(str(row.get("name", "")), measure.of(row), top1.of(row)) for row in rows]
-    found = sorted(item for item in named if not math.isnan(item[1]))
-    if not found:
+    compared = sorted(item for item in named if not math.isnan(item[1]))
+    if not compared:
         return empty_chart("No model was compared with its float form yet.")
     a = altair()
-    shown = sorted(found, key=lambda item: item[1])[:MOST_LINES]
+    shown = sorted(compared, key=lambda item: item[1])[:MOST_LINES]
     points = [
         {"name": n, "db": db, "top1": or_null(share), "about": f"{n}: {db:.1f} dB"}
         for n, db, share in shown
@@ -447,9 +447,9 @@ def agreement_chart(rows: Iterable[Row]) -> Chart:
         tooltip=["name:N", *numbers(db="SQNR in dB", top1="top-1 agreement")],
         description="about:N",
     )
-    of = f" (the worst {len(shown)})" if len(shown) < len(found) else ""
+    of = f" (the worst {len(shown)})" if len(shown) < len(compared) else ""
     subtitle = (
-        f"{count_of(len(found), 'model')}{of}; the worst output of each, quantized on the device"
+        f"{count_of(len(compared), 'model')}{of}; the worst output of each, quantized on the device"
     )
     return sized(chart, "Agreement with float", subtitle, height=lines_high(len(shown)))
 
@@ -470,12 +470,12 @@ def f1_chart(
         return empty_chart(f"No model has {measure.heading} yet.")
     a = altair()
     shown = sorted(scored, key=lambda item: (-item[1], item[0]))[:MOST_LINES]
-    known = intervals or {}
+    bounds = intervals or {}
     points = [
         {
             "name": name,
             "f1": value,
-            **dict(zip(("low", "high"), known.get(name, ()), strict=False)),
+            **dict(zip(("low", "high"), bounds.get(name, ()), strict=False)),
             "about": f"{name}: {value:.4f}",
         }
         for name, value in shown
@@ -595,18 +595,18 @@ def evidence_of(workspace: Workspace, model: str) -> Evidence:
     )
 
 
-def evidence_charts(found: Evidence) -> list[tuple[str, Callable[[], Chart]]]:
+def evidence_charts(evidence: Evidence) -> list[tuple[str, Callable[[], Chart]]]:
     """The charts that a model has data for, each with its title and a function that draws it."""
     charts: list[tuple[str, Callable[[], Chart]]] = []
-    layers, stage = found.layers, found.stage
+    layers, stage = evidence.layers, evidence.stage
     if layers and layers.times_us:
         charts.append(("Layer times", lambda: layers_chart(layers)))
-    if class_metrics(found.scores):
-        charts.append(("Classes", lambda: classes_chart(found.scores, f"Classes, {stage}")))
-    if found.curves:
+    if class_metrics(evidence.scores):
+        charts.append(("Classes", lambda: classes_chart(evidence.scores, f"Classes, {stage}")))
+    if evidence.curves:
         title = f"Precision and recall, {stage}"
-        average = found.scores.get("AP") or found.scores.get("AP50")
-        charts.append((title, lambda: pr_chart(found.curves, title, average)))
+        average = evidence.scores.get("AP") or evidence.scores.get("AP50")
+        charts.append((title, lambda: pr_chart(evidence.curves, title, average)))
     return charts
 
 
@@ -616,8 +616,8 @@ def png_address(content: bytes) -> str:
 
 
 def _run(name: str) -> int:
-    found = re.fullmatch(r"perf_results_?(\d*)\.csv", name)
-    return int(found[1] or 0) if found else -1
+    match = re.fullmatch(r"perf_results_?(\d*)\.csv", name)
+    return int(match[1] or 0) if match else -1
 
 
 def _text(workspace: Workspace, file: ModelFile | None) -> str:
@@ -703,25 +703,25 @@ def class_metrics(scores: Mapping[str, Mapping[str, float]]) -> list[str]:
     outputs that were compared with those of the float model."""
     if any(name in scores for name in AGREEMENT_COLUMNS):
         return []
-    found = [
+    by_class = [
         metric
         for metric, values in scores.items()
         if any(name != "overall" and not math.isnan(value) for name, value in values.items())
     ]
-    known = [metric for metric in METRICS if metric in found]
-    return [*known, *(metric for metric in found if metric not in known)][:MOST_METRICS]
+    ranked = [metric for metric in METRICS if metric in by_class]
+    return [*ranked, *(metric for metric in by_class if metric not in ranked)][:MOST_METRICS]
 
 
 def read_curves(text: str) -> dict[str, Curve]:
     """A `pr_curve_*.csv`: class → recalls and precisions. Lines without both are skipped."""
-    found: dict[str, tuple[list[float], list[float]]] = {}
+    curves: dict[str, tuple[list[float], list[float]]] = {}
     for row in _table(text):
         recall, precision = number(row.get("recall")), number(row.get("precision"))
         if row.get("class") and not math.isnan(recall + precision):
-            recalls, precisions = found.setdefault(str(row["class"]), ([], []))
+            recalls, precisions = curves.setdefault(str(row["class"]), ([], []))
             recalls.append(recall)
             precisions.append(precision)
-    return dict(found)
+    return dict(curves)
 
 
 def layers_chart(
@@ -1213,9 +1213,9 @@ class _ParameterAxis:
     def __init__(self, name: str, items: Sequence[SeenCandidate]) -> None:
         self.title = name
         having = [item for item in items if name in item.parameters]
-        found = {item.parameters[name] for item in having}
-        is_numeric = all(isinstance(v, int | float) and not isinstance(v, bool) for v in found)
-        ordered = sorted(found, key=(lambda v: v) if is_numeric else str)
+        values = {item.parameters[name] for item in having}
+        is_numeric = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+        ordered = sorted(values, key=(lambda v: v) if is_numeric else str)
         room = 1 / max(len(ordered), 1)
         middle = {value: (place + 0.5) * room for place, value in enumerate(ordered)}
         shown = ordered if len(ordered) <= _MOST_TICKS else [ordered[0], ordered[-1]]
@@ -1276,28 +1276,28 @@ UNICODE = Marks("●", "○", "·", "─", "│", "└")
 ASCII = Marks("*", "o", ".", "-", "|", "+")
 
 
-def plot(found: Pareto, width: int, height: int = PLOT_LINES, marks: Marks = UNICODE) -> str:
+def plot(pareto: Pareto, width: int, height: int = PLOT_LINES, marks: Marks = UNICODE) -> str:
     """The first two objectives; empty if there is nothing to show. Where several rows share a
     character, the front wins."""
-    if not found.rows:
+    if not pareto.rows:
         return ""
-    axes = chart_axes(found)
+    axes = chart_axes(pareto)
     x, y = axes.measures[:2]
     across, up = axes.ranges
-    xs, ys = ((factor * found.values[:, n]).tolist() for n, factor in enumerate(axes.factors[:2]))
+    xs, ys = ((factor * pareto.values[:, n]).tolist() for n, factor in enumerate(axes.factors[:2]))
     left, right = _ends(xs, across)
     low, high = _ends(ys, up)
     edge = max(len(y.text(value)) for value in (low, high))
     columns = min(max(width, _LEAST_WIDTH), _MOST_WIDTH) - edge - 2
     grid = [[" "] * columns for _ in range(height)]
-    for index in sorted(range(len(xs)), key=lambda index: found.is_front[index]):
+    for index in sorted(range(len(xs)), key=lambda index: pareto.is_front[index]):
         if not (across.shows(xs[index]) and up.shows(ys[index])):
             continue
         column = _cell(xs[index], left, right, columns, across.is_log)
         line = height - 1 - _cell(ys[index], low, high, height, up.is_log)
         grid[line][column] = marks.other
-        if found.is_front[index]:
-            is_estimated = _estimated(found, index)
+        if pareto.is_front[index]:
+            is_estimated = _estimated(pareto, index)
             grid[line][column] = marks.front_estimate if is_estimated else marks.front
     lines = [f"{y.text(high):>{edge}} {marks.up}{''.join(grid[0])}"]
     lines += [f"{'':>{edge}} {marks.up}{''.join(line)}" for line in grid[1:-1]]
@@ -1306,19 +1306,19 @@ def plot(found: Pareto, width: int, height: int = PLOT_LINES, marks: Marks = UNI
     name = f"{x.heading}, logarithmic" if across.is_log else x.heading
     lines += [" " * (edge + 2) + _between(x.text(left), name, x.text(right), columns)]
     title = f"{y.heading}, logarithmic" if up.is_log else y.heading
-    return "\n".join([title, *(line.rstrip() for line in lines), _legend(found, axes, marks)])
+    return "\n".join([title, *(line.rstrip() for line in lines), _legend(pareto, axes, marks)])
 
 
-def _estimated(found: Pareto, index: int) -> bool:
-    has_latency = any(item.column == LATENCY for item in found.objectives)
-    return has_latency and is_estimate(found.rows[index])
+def _estimated(pareto: Pareto, index: int) -> bool:
+    has_latency = any(item.column == LATENCY for item in pareto.objectives)
+    return has_latency and is_estimate(pareto.rows[index])
 
 
-def _legend(found: Pareto, axes: ChartAxes, marks: Marks) -> str:
-    kinds = {_estimated(found, i) for i, kept in enumerate(found.is_front) if kept}
+def _legend(pareto: Pareto, axes: ChartAxes, marks: Marks) -> str:
+    kinds = {_estimated(pareto, i) for i, is_front in enumerate(pareto.is_front) if is_front}
     parts = [f"{marks.front} front"] if False in kinds else []
     parts += [f"{marks.front_estimate} front, latency estimated"] if True in kinds else []
-    parts += [f"{marks.other} others"] if len(found.front) < len(found.rows) else []
+    parts += [f"{marks.other} others"] if len(pareto.front) < len(pareto.rows) else []
     parts += [f"{axes.outside} outside the axes"] if axes.outside else []
     return "   ".join(parts)
 

@@ -41,22 +41,25 @@ def open_demo(experiment: str = CHIP_EXPERIMENT) -> Workspace:
 
 def demo_model(name: str) -> Path:
     """The ONNX file of a model that is shipped with the package, such as `unet-w24`."""
-    known = {path.stem: path for path in sorted(_DATA.glob("*.onnx"))}
-    if name not in known:
-        hint = suggestion(name, known, otherwise="choose one of")
+    shipped = {path.stem: path for path in sorted(_DATA.glob("*.onnx"))}
+    if name not in shipped:
+        hint = suggestion(name, shipped, otherwise="choose one of")
         raise BadInput(reason=f"no model {name!r} is shipped with Edgeloop: {hint}")
-    return known[name]
+    return shipped[name]
 
 
 def open_or_demo(store: str | None = None, experiment: str | None = None) -> Workspace:
     """The configured store, or the demo if none is configured and the project has none. Never
     creates a store."""
-    found = Workspace.open(store, experiment)
-    own = found.settings.project / STORE_FOLDER
-    if found.settings.location == SqliteLocation(own) and not own.is_dir():
-        found.close()
+    workspace = Workspace.open(store, experiment)
+    default_folder = workspace.settings.project / STORE_FOLDER
+    if (
+        workspace.settings.location == SqliteLocation(default_folder)
+        and not default_folder.is_dir()
+    ):
+        workspace.close()
         return open_demo()
-    return found
+    return workspace
 
 
 # Rows, device use and small files of a store as one zip file, and back as a store in memory.
@@ -106,13 +109,13 @@ def unpacked(content: bytes) -> MemoryStore:
     return store
 
 
-def _with_files(values: Values, folder: str, kept: Mapping[str, bytes]) -> dict[str, object]:
+def _with_files(values: Values, folder: str, blobs: Mapping[str, bytes]) -> dict[str, object]:
     row: dict[str, object] = dict(values)
     if "stages" in row:
         stages = json.loads(str(row["stages"]))
         for record in stages.values():
             files = record.get("files", {})
-            record["files"] = {n: k for n, k in files.items() if folder + k in kept}
+            record["files"] = {n: k for n, k in files.items() if folder + k in blobs}
             record.pop("committed", None)  # tokens of leases that ended long ago
         row["stages"] = json.dumps(stages)
     return row

@@ -181,8 +181,8 @@ def write_chart(chart: alt.TopLevelMixin, path: Path, title: str, theme: Theme =
     }
     make = makers.get(path.suffix.lower())
     if make is None:
-        known = ", ".join(makers)
-        raise BadInput(reason=f"{path}: a chart can be written to {known}")
+        suffixes = ", ".join(makers)
+        raise BadInput(reason=f"{path}: a chart can be written to {suffixes}")
     write_whole(path, make())
 
 
@@ -384,19 +384,19 @@ def for_narrow(spec: dict[str, Any]) -> dict[str, Any]:
     }
     settings["axis"] = {**settings.get("axis", {}), "labelLimit": 110, "titleLimit": 300}
     settings["padding"] = 2
-    found = {**spec, "config": settings}
+    narrow = {**spec, "config": settings}
     if isinstance(spec.get("width"), int | float):
-        found |= {"width": NARROW, "autosize": {"type": "fit-x", "contains": "padding"}}
+        narrow |= {"width": NARROW, "autosize": {"type": "fit-x", "contains": "padding"}}
         if "row" in spec.get("encoding", {}):  # Vega fits no facets
-            found |= {"width": NARROW - _AXES_ROOM, "autosize": "pad"}
+            narrow |= {"width": NARROW - _AXES_ROOM, "autosize": "pad"}
         for part in ("encoding", "layer"):
             if part in spec:
-                found[part] = _narrow_part(spec[part])
+                narrow[part] = _narrow_part(spec[part])
     if isinstance(title := spec.get("title"), dict):
         lines = {"text": _NARROW_TITLE, "subtitle": _NARROW_LINE}
         broken = {name: _broken(title[name], most) for name, most in lines.items() if name in title}
-        found["title"] = {**title, **broken}
-    return found
+        narrow["title"] = {**title, **broken}
+    return narrow
 
 
 _NARROW_TITLE, _NARROW_LINE = 38, 52  # letters in a line of a narrow chart
@@ -408,10 +408,10 @@ def _narrow_part(part: Any) -> Any:
         return [_narrow_part(item) for item in part]
     if not isinstance(part, dict):
         return part
-    kept = {name: _narrow_part(value) for name, value in part.items() if name != "data"}
-    if isinstance(legend := kept.get("legend"), dict) and legend.get("columns", 1) > 1:
-        kept["legend"] = {**legend, "columns": 1, "labelLimit": 260}
-    return kept if "data" not in part else {**kept, "data": part["data"]}
+    narrow = {name: _narrow_part(value) for name, value in part.items() if name != "data"}
+    if isinstance(legend := narrow.get("legend"), dict) and legend.get("columns", 1) > 1:
+        narrow["legend"] = {**legend, "columns": 1, "labelLimit": 260}
+    return narrow if "data" not in part else {**narrow, "data": part["data"]}
 
 
 def _broken(text: str | list[str], most: int) -> list[str]:
@@ -428,11 +428,11 @@ def by_iteration(
     """Colour by iteration or another `field`; grey for a model without one, a single colour if no
     model has one. `known` are values of other charts, so that all use the same colours."""
     a = altair()
-    found = sorted({p[field] for p in points if p[field] is not None} | set(known))
-    if not found:
+    values = sorted({p[field] for p in points if p[field] is not None} | set(known))
+    if not values:
         return a.value(BLUE)
-    scale = a.Scale(range=list(EARLY_TO_LATE), domain=[found[0], max(found[-1], found[0] + 1)])
-    ticks = [found[0], found[-1]] if len(found) > 8 else found
+    scale = a.Scale(range=list(EARLY_TO_LATE), domain=[values[0], max(values[-1], values[0] + 1)])
+    ticks = [values[0], values[-1]] if len(values) > 8 else values
     legend = a.Legend(title=title, values=ticks, format="d", gradientLength=120, gradientOpacity=1)
     colour = a.Color(f"{field}:Q", scale=scale, legend=legend)
     return a.condition(f"!isValid(datum.{field})", a.value(GREY), colour)
@@ -535,14 +535,14 @@ def _is_skewed(values: Sequence[float]) -> bool:
     return (middle - low) / (high - low) < _LOG_MEDIAN
 
 
-def _inside(values: Sequence[float], kept: Iterable[float]) -> tuple[float, float]:
+def _inside(values: Sequence[float], always: Iterable[float]) -> tuple[float, float]:
     low, high = min(values), max(values)
     if len(values) < _FEWEST or not math.isfinite(high - low):
         return low, high
     first, _, third = quantiles(values, n=4)
     fence = _FENCE * (third - first)
     near = [value for value in values if first - fence <= value <= third + fence]
-    near.extend(kept)
+    near.extend(always)
     if not near or len(near) < (1 - _MOST_OUTSIDE) * len(values):
         return low, high
     is_worth_it = max(near) - min(near) < _WORTH * (high - low)
@@ -553,13 +553,13 @@ def _with_spans(
     low: float, high: float, spans: Iterable[tuple[float, float]]
 ) -> tuple[float, float]:
     ends = [(one, other) for one, other in spans if math.isfinite(one) and math.isfinite(other)]
-    wanted = min([low, *(one for one, _ in ends)]), max([high, *(other for _, other in ends)])
-    if not math.isfinite(wanted[1] - wanted[0]) or high <= low:
+    full = min([low, *(one for one, _ in ends)]), max([high, *(other for _, other in ends)])
+    if not math.isfinite(full[1] - full[0]) or high <= low:
         return low, high
     beyond = max(0.0, (high - low) * (1 / _POINTS_SHARE - 1))
-    needed = (low - wanted[0]) + (wanted[1] - high)
+    needed = (low - full[0]) + (full[1] - high)
     share = min(1.0, beyond / needed) if needed > 0 else 0.0
-    return low - share * (low - wanted[0]), high + share * (wanted[1] - high)
+    return low - share * (low - full[0]), high + share * (full[1] - high)
 
 
 @dataclass(frozen=True)
@@ -575,22 +575,22 @@ class ChartAxes:
     iterations: tuple[float, ...] = ()
 
 
-def chart_axes(found: Pareto, whole: bool = False, is_moving: bool = False) -> ChartAxes:
+def chart_axes(pareto: Pareto, whole: bool = False, is_moving: bool = False) -> ChartAxes:
     """The axes of a front that has rows; linear ones with room for all if the front `is_moving`."""
     measures, factors, ranges = [], [], []
-    for place, item in enumerate(found.objectives):
-        values = found.values[:, place].tolist()
+    for place, item in enumerate(pareto.objectives):
+        values = pareto.values[:, place].tolist()
         measure, factor = readable(item.measure, values)
         measures.append(measure)
         factors.append(factor)
         if place > 1:
             continue
-        spans = [span for row in found.front if (span := span_of(row, item, factor))]
-        kept = [factor * item.of(row) for row in found.front]
+        spans = [span for row in pareto.front if (span := span_of(row, item, factor))]
+        on_front = [factor * item.of(row) for row in pareto.front]
         ranges.append(
             axis_range(
                 [factor * value for value in values],
-                kept,
+                on_front,
                 () if is_moving else spans,
                 may_be_log=item.measure.goal == "min" and not is_moving,
                 whole=whole or is_moving,
@@ -599,7 +599,7 @@ def chart_axes(found: Pareto, whole: bool = False, is_moving: bool = False) -> C
     across, up = ranges
     outside = sum(
         not (across.shows(factors[0] * x) and up.shows(factors[1] * y))
-        for x, y in found.values[:, :2].tolist()
+        for x, y in pareto.values[:, :2].tolist()
     )
     return ChartAxes(tuple(measures), tuple(factors), (across, up), outside)
 
@@ -607,8 +607,8 @@ def chart_axes(found: Pareto, whole: bool = False, is_moving: bool = False) -> C
 def span_of(row: Row, item: ColumnObjective, factor: float = 1.0) -> tuple[float, float] | None:
     """The interval of a row's value, if it has one: of an estimated latency, or of a score."""
     if item.column == LATENCY:
-        known = latency_interval(row)
-        return (factor * known.low_ms, factor * known.high_ms) if known else None
+        interval = latency_interval(row)
+        return (factor * interval.low_ms, factor * interval.high_ms) if interval else None
     return score_interval(row, item.column) if item.column in SCORE_COLUMNS else None
 
 
@@ -653,8 +653,8 @@ def placed_names(
         for place in PLACES:
             box = _box(x, y, name, place)
             is_inside = box[0] >= 0 and box[1] >= 0 and box[2] <= size[0] and box[3] <= size[1]
-            own = taken[index]
-            if is_inside and not any(_overlap(box, other) for other in taken if other is not own):
+            mark = taken[index]
+            if is_inside and not any(_overlap(box, other) for other in taken if other is not mark):
                 placed[index] = place
                 taken.append(box)
                 break

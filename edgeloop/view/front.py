@@ -50,7 +50,7 @@ class Pareto:
 
     @cached_property
     def is_front(self) -> list[bool]:
-        return [bool(kept) for kept in non_dominated(self._minimised)]
+        return [bool(is_best) for is_best in non_dominated(self._minimised)]
 
     @cached_property
     def front(self) -> list[Row]:
@@ -74,9 +74,9 @@ class Pareto:
 
     def on(self, device: str) -> Pareto:
         """The models of one device, which may be named by a board of it."""
-        kept = [n for n, row in enumerate(self.rows) if ran_on(row, device)]  # type: ignore[arg-type]
-        rows = tuple(self.rows[index] for index in kept)
-        return replace(self, rows=rows, values=self.values[kept])
+        indices = [n for n, row in enumerate(self.rows) if ran_on(row, device)]  # type: ignore[arg-type]
+        rows = tuple(self.rows[index] for index in indices)
+        return replace(self, rows=rows, values=self.values[indices])
 
     @cached_property
     def scales(self) -> tuple[ObjectiveScale, ...]:
@@ -109,14 +109,14 @@ class Pareto:
 ALL_DEVICES = "*"
 
 
-def one_device(found: Pareto, device: str = "") -> tuple[Pareto, str]:
+def one_device(pareto: Pareto, device: str = "") -> tuple[Pareto, str]:
     """The front of one device, and which: that with most models where none is named and there are
     several. Numbers of two chips do not compare, so `*` (all together) must be asked for."""
-    named = [name for name in found.devices if name]
+    named = [name for name in pareto.devices if name]
     if device == ALL_DEVICES or not (device or len(named) > 1):
-        return found, device
+        return pareto, device
     chosen = device or named[0]
-    return found.on(chosen), chosen
+    return pareto.on(chosen), chosen
 
 
 def device_note(whole: Pareto, device: str) -> str:
@@ -167,8 +167,8 @@ def one_per_architecture(rows: Iterable[Row], objectives: Sequence[ColumnObjecti
     groups: dict[str, list[Row]] = {}
     for row in rows:
         name = str(row.get("name", ""))
-        found = _OF_A_SEARCH.fullmatch(name)
-        groups.setdefault(found[1] if found else f"{name} {len(groups)}", []).append(row)
+        match = _OF_A_SEARCH.fullmatch(name)
+        groups.setdefault(match[1] if match else f"{name} {len(groups)}", []).append(row)
     return [_combined(group, objectives) for group in groups.values()]
 
 
@@ -193,8 +193,8 @@ def _combined(group: list[Row], objectives: Sequence[ColumnObjective]) -> Row:
 
 
 def _training(row: Row) -> int:
-    found = _OF_A_SEARCH.fullmatch(str(row.get("name", "")))
-    return _KINDS.index(found[2] or "") if found else len(_KINDS)
+    match = _OF_A_SEARCH.fullmatch(str(row.get("name", "")))
+    return _KINDS.index(match[2] or "") if match else len(_KINDS)
 
 
 def _depends_on_device(column: str) -> bool:

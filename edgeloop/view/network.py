@@ -151,9 +151,11 @@ def _order(
     side, step = (0, -1) if is_down else (1, 1)
     for number in range(len(rows)) if is_down else reversed(range(len(rows))):
         row, other = rows[number], number + step
-        own = {item: place for place, item in enumerate(row)}
+        places = {item: place for place, item in enumerate(row)}
         others = _fractions(row, rows[other] if 0 <= other < len(rows) else (), near, side)
-        row.sort(key=lambda item: (others.get(item, own[item] / max(1, len(own))), own[item]))
+        row.sort(
+            key=lambda item: (others.get(item, places[item] / max(1, len(places))), places[item])
+        )
 
 
 def _fractions(
@@ -164,12 +166,12 @@ def _fractions(
 ) -> dict[_Item, float]:
     """Where the neighbours of each stand in the other row on average, from 0 to 1."""
     at = {item: (number + 0.5) / len(other) for number, item in enumerate(other)}
-    found = {}
+    averages = {}
     for item in row:
-        known = [at[one] for one in near.get(item, ((), ()))[side] if one in at]
-        if known:
-            found[item] = sum(known) / len(known)
-    return found
+        neighbours = [at[one] for one in near.get(item, ((), ()))[side] if one in at]
+        if neighbours:
+            averages[item] = sum(neighbours) / len(neighbours)
+    return averages
 
 
 def _widths(row: Sequence[_Item], width: float) -> dict[_Item, float]:
@@ -223,14 +225,14 @@ def _centred(
 def _columns(rows: list[list[_Item]], near: _Near) -> dict[_Item, _Item]:
     """What should stand exactly below each other: a lane in all its rows, and a box with the first
     of those that it leads to, if it is also the first that leads there. Each by its topmost."""
-    found = {item: item for row in rows for item in row}
+    topmost = {item: item for row in rows for item in row}
     for row in rows:
         for item in row:
             above = near.get(item, ([], []))[0]
             kin = [one for one in above if (one.row < 0) == (item.row < 0)]
             if kin and _first_below(kin[0], near) == item:
-                found[item] = found[kin[0]]
-    return found
+                topmost[item] = topmost[kin[0]]
+    return topmost
 
 
 def _first_below(item: _Item, near: _Near) -> _Item | None:
@@ -244,26 +246,26 @@ def _column_wishes(
     """In the middle of where its parts are, drawn towards the boxes of other columns that they are
     connected with; a lane towards the box that it comes from, as long as it `is_drawn` there. At
     last it should be straight only."""
-    own: dict[_Item, list[float]] = {}
+    column_places: dict[_Item, list[float]] = {}
     others: dict[_Item, list[float]] = {}
     for item, column in columns.items():
-        own.setdefault(column, []).append(x[item])
+        column_places.setdefault(column, []).append(x[item])
         above, below = near.get(item, ([], []))
         for one in (*above, *below) if item.row < 0 else (_Item(item.box),) * is_drawn:
             if one.row < 0 and columns[one] != column:
                 others.setdefault(column, []).append(x[one])
-    found = {}
-    for column, places in own.items():
-        found[column] = middle = sum(places) / len(places)
+    wishes = {}
+    for column, places in column_places.items():
+        wishes[column] = middle = sum(places) / len(places)
         if pull := others.get(column):
-            found[column] = 0.7 * middle + 0.3 * sum(pull) / len(pull)
-    return found
+            wishes[column] = 0.7 * middle + 0.3 * sum(pull) / len(pull)
+    return wishes
 
 
 def _wish(item: _Item, near: _Near, x: Mapping[_Item, float], otherwise: float) -> float:
     """For the first time: below what is above."""
-    known = [one for one in near.get(item, ([], []))[0] if one in x]
-    boxes = [one for one in known if one.row < 0] or known
+    above = [one for one in near.get(item, ([], []))[0] if one in x]
+    boxes = [one for one in above if one.row < 0] or above
     return sum(x[one] for one in boxes) / len(boxes) if boxes else otherwise
 
 
@@ -345,23 +347,23 @@ class _Graph:
 
     def fold_to(self, most: int, alone: frozenset[int]) -> bool:
         """Whether no more than so many boxes are left."""
-        kept = self._ends | alone
+        single = self._ends | alone
         heap: list[tuple[float, int, int, int, int]] = []
         for place in self._layers:
-            self._push(heap, place, kept, only_after=True)
+            self._push(heap, place, single, only_after=True)
         while len(self._layers) > most and heap and self._steps < _MOST_STEPS:
             _, _, version, first, second = heapq.heappop(heap)
             is_there = first in self._layers and second in self._after[first]
             if is_there and version == self._changes[first] + self._changes[second]:
                 self._join(first, second)
-                self._push(heap, first, kept)
+                self._push(heap, first, single)
         return len(self._layers) <= most
 
     def _push(
         self,
         heap: list[tuple[float, int, int, int, int]],
         place: int,
-        kept: frozenset[int] | set[int],
+        single: frozenset[int] | set[int],
         only_after: bool = False,
     ) -> None:
         pairs = [(place, other) for other in self._after[place]]
@@ -369,7 +371,7 @@ class _Graph:
         for first, second in pairs:
             self._steps += 1
             is_free = len(self._after[first]) == 1 or len(self._before[second]) == 1
-            if is_free and first not in kept and second not in kept:
+            if is_free and first not in single and second not in single:
                 cost = self._cost[first] + self._cost[second]
                 size = len(self._layers[first]) + len(self._layers[second])
                 version = self._changes[first] + self._changes[second]
@@ -392,19 +394,19 @@ class _Graph:
         ready = [place for place, count in waiting.items() if not count]
         heapq.heapify(ready)
         numbers: dict[int, int] = {}
-        found: list[Box] = []
+        boxes: list[Box] = []
         while ready:
             place = heapq.heappop(ready)
-            numbers[place] = len(found)
+            numbers[place] = len(boxes)
             layers = tuple(sorted(self._layers[place]))
             times = [self._times_us[layer] for layer in layers if layer in self._times_us]
             inputs = tuple(sorted(numbers[source] for source in self._before[place]))
-            found.append(Box(layers, inputs, sum(times) if times else None))
+            boxes.append(Box(layers, inputs, sum(times) if times else None))
             for other in self._after[place]:
                 waiting[other] -= 1
                 if not waiting[other]:
                     heapq.heappush(ready, other)
-        return tuple(found)
+        return tuple(boxes)
 
 
 # A network as SVG: boxes coloured by what their layers cost, connections between them.
@@ -765,13 +767,13 @@ class NetworkTimes:
 def match_times(outline: Outline, layers: Sequence[tuple[str, str, float]]) -> NetworkTimes:
     """`layers` are names, operators and µs. One layer of the network may have several times: its
     own and those of its conversions."""
-    found = _Names(outline)
-    exact = {name for name, _, _ in layers if name in found.names}
+    names = _Names(outline)
+    exact = {name for name, _, _ in layers if name in names.names}
     result = NetworkTimes()
     unmatched, unmatched_us = 0, 0.0
     for row, (name, _, told_us) in enumerate(layers):
         time_us = min(max(told_us, 0.0), _LONGEST_US) if math.isfinite(told_us) else 0.0
-        place = found.place(name, exact)
+        place = names.place(name, exact)
         if place is None:
             unmatched, unmatched_us = unmatched + 1, unmatched_us + time_us
             continue
@@ -802,16 +804,16 @@ class _Names:
         other line has that very name: `Transpose_token_9` beside `Transpose` is a second one."""
         if name in self.names:
             return self.names[name]
-        own = _ADDED.sub("", name.removeprefix("fused "))
-        if own in exact:
+        base = _ADDED.sub("", name.removeprefix("fused "))
+        if base in exact:
             return None
-        for known in (self.names, self._tensors):
-            if own in known:
-                return known[own]
-        converted = _CONVERSION.sub("", own)
-        if converted != own and converted in self._tensors:
+        for places in (self.names, self._tensors):
+            if base in places:
+                return places[base]
+        converted = _CONVERSION.sub("", base)
+        if converted != base and converted in self._tensors:
             return self._tensors[converted]
-        return self._plain.get(_plain(own))
+        return self._plain.get(_plain(base))
 
 
 def _plain(name: str) -> str:
@@ -820,10 +822,10 @@ def _plain(name: str) -> str:
 
 def _unique(names: Iterable[tuple[str, int]]) -> dict[str, int]:
     """By plain names, without those that several layers have."""
-    found: dict[str, int] = {}
+    by_plain: dict[str, int] = {}
     twice: set[str] = set()
     for name, place in names:
         plain = _plain(name)
-        if found.setdefault(plain, place) != place:
+        if by_plain.setdefault(plain, place) != place:
             twice.add(plain)
-    return {name: place for name, place in found.items() if name and name not in twice}
+    return {name: place for name, place in by_plain.items() if name and name not in twice}

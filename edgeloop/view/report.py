@@ -124,11 +124,11 @@ def read_evidence(
     shown = [*front, *compared]
     names = list(dict.fromkeys(str(row.get("name", "")) for row in shown))[:details]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        found = []
+        evidence = []
         for evidence_read in pool.map(lambda name: evidence_of(workspace, name), names):
-            found.append(evidence_read)
-            progress(len(found), len(names))
-    return dict(zip(names, found, strict=True))
+            evidence.append(evidence_read)
+            progress(len(evidence), len(names))
+    return dict(zip(names, evidence, strict=True))
 
 
 def render(
@@ -140,14 +140,14 @@ def render(
     except ImportError:
         raise MissingExtra(what="The report", extra="portal") from None
     whole = pareto_of(report.rows, report.objectives)
-    found, device = one_device(whole, report.device)
+    pareto, device = one_device(whole, report.device)
     note = device_note(whole, device)
     columns = [
         column
         for column in _side_by_side()
         if any(not math.isnan(measure_of(column).of(row)) for row in report.rows)
     ]
-    models = _models(report, found, columns, progress)
+    models = _models(report, pareto, columns, progress)
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -158,7 +158,7 @@ def render(
     links = {model.name: f"#{model.anchor}" for model in models if model.anchor}
     title = f"Front of {device}" if note and device != ALL_DEVICES else ""
     front, front_narrow = (
-        pareto_chart(found.rows, report.objectives, links=links, size=size, title=title)
+        pareto_chart(pareto.rows, report.objectives, links=links, size=size, title=title)
         for size in ((WIDTH, HEIGHT), (NARROW - 60, 320))
     )
     charts = [
@@ -173,7 +173,7 @@ def render(
     conditions = [item.layers.conditions for item in report.evidence.values() if item.layers]
     return environment.get_template("report.html.jinja").render(
         source=report.source,
-        facts=_facts(report.rows, found),
+        facts=_facts(report.rows, pareto),
         charts=drawn,
         fonts=_trusted(font_faces()),
         note=note,
@@ -183,7 +183,7 @@ def render(
         front=[model for model in models if model.is_front],
         agreement=[measure_of(column) for column in AGREEMENT_COLUMNS],
         recovery_headings=RECOVERY_HEADINGS,
-        missing=found.missing,
+        missing=pareto.missing,
         interval=interval_heading(report.rows),
         detailed=len(report.evidence),
         provenance=provenance(report.rows, report.source, conditions),
@@ -269,13 +269,13 @@ def _side_by_side() -> list[str]:
 
 def _models(
     report: ReportData,
-    found: Pareto,
+    pareto: Pareto,
     columns: Sequence[str],
     progress: Callable[[int, int], None],
 ) -> list[_Model]:
     """The front first, best first; then the other comparable models, then the rest."""
-    best_first = [found.rows[index] for index in found.order]
-    is_front = {id(row) for row in found.front}
+    best_first = [pareto.rows[index] for index in pareto.order]
+    is_front = {id(row) for row in pareto.front}
     seen = {id(row) for row in best_first}
     ordered = [row for row in best_first if id(row) in is_front]
     ordered += [row for row in best_first if id(row) not in is_front]
@@ -343,17 +343,17 @@ def _trusted(text: str) -> Any:
     return Markup(text)  # noqa: S704
 
 
-def _facts(rows: Sequence[Row], found: Pareto) -> list[tuple[str, str]]:
+def _facts(rows: Sequence[Row], pareto: Pareto) -> list[tuple[str, str]]:
     states = Counter(str(row.get("status") or "no status").partition(" ")[0] for row in rows)
-    facts = [("models", f"{len(rows)}"), ("on the front", f"{len(found.front)}")]
+    facts = [("models", f"{len(rows)}"), ("on the front", f"{len(pareto.front)}")]
     facts += [(state, str(count)) for state, count in sorted(states.items())]
-    for place, item in enumerate(found.objectives):
-        if found.rows:
-            values = found.values[:, place]
+    for place, item in enumerate(pareto.objectives):
+        if pareto.rows:
+            values = pareto.values[:, place]
             best = float(values.min() if item.goal == "min" else values.max())
             facts.append((f"best {item.measure.heading}", item.measure.text(best)))
-    if found.rows:
-        facts.append((f"hypervolume (reference: {found.reference})", f"{found.share:.3f}"))
+    if pareto.rows:
+        facts.append((f"hypervolume (reference: {pareto.reference})", f"{pareto.share:.3f}"))
     return facts
 
 
@@ -373,7 +373,7 @@ def provenance(
 ) -> list[tuple[str, str]]:
     """Where the figures come from: lines of a table, without lines for what is unknown."""
     dates = sorted(str(row["model_date"]) for row in rows if row.get("model_date"))
-    known = {
+    lines = {
         "made": f"{source.when:%Y-%m-%d %H:%M} UTC",
         "store": source.place,
         "experiment": source.experiment,
@@ -408,13 +408,13 @@ def provenance(
         "Python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
         **{name: _version(name) for name in _PACKAGES},
     }
-    return [(name, text) for name, text in known.items() if text]
+    return [(name, text) for name, text in lines.items() if text]
 
 
-def _conditions(found: Iterable[Mapping[str, str]]) -> dict[str, str]:
+def _conditions(runs: Iterable[Mapping[str, str]]) -> dict[str, str]:
     """Each condition once, with all values that occurred."""
     values: dict[str, Counter[str]] = {}
-    for conditions in found:
+    for conditions in runs:
         for name, value in conditions.items():
             values.setdefault(f"condition: {name}", Counter())[str(value)] += 1
     return {name: ", ".join(sorted(counts)) for name, counts in values.items()}

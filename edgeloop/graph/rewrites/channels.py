@@ -185,18 +185,18 @@ def fold_with_border(editor: GraphEditor, node: NodeProto) -> bool:
 
 def _fold(editor: GraphEditor, node: NodeProto, has_border: bool) -> bool:
     conv = convolution(editor, node)
-    found = conv and _before(editor, conv)
-    if not conv or not found or conv.group != 1:
+    affine = conv and _before(editor, conv)
+    if not conv or not affine or conv.group != 1:
         return False
-    shifted = (conv.kernel * found.shift.reshape(1, -1, 1, 1)).sum(axis=1)
+    shifted = (conv.kernel * affine.shift.reshape(1, -1, 1, 1)).sum(axis=1)
     border = _border(editor, conv, shifted)
     if (border is not None) != has_border:
         return False
-    new = editor.replacement([*found.nodes, node])
-    source = found.source
-    if found.moved is not None:
+    new = editor.replacement([*affine.nodes, node])
+    source = affine.source
+    if affine.moved is not None:
         source = new.transpose(source, _TO_CHANNEL_FIRST)
-    kernel = conv.kernel * found.scale.reshape(1, -1, 1, 1)
+    kernel = conv.kernel * affine.scale.reshape(1, -1, 1, 1)
     bias = conv.bias + shifted.sum(axis=(1, 2))
     shape = editor.shape(conv.output)
     assert shape is not None
@@ -214,17 +214,17 @@ def _fold(editor: GraphEditor, node: NodeProto, has_border: bool) -> bool:
 def mix_before(editor: GraphEditor, node: NodeProto) -> bool:
     """Factors and offsets in front of a convolution: as a convolution of single pixels."""
     conv = convolution(editor, node)
-    found = conv and _before(editor, conv)
-    if not conv or not found or found.moved is not None:
+    affine = conv and _before(editor, conv)
+    if not conv or not affine or affine.moved is not None:
         return False
-    count = len(found.scale)
+    count = len(affine.scale)
     if count > _FEW_CHANNELS:
         return False
     import numpy as np
 
-    new = editor.replacement([*found.nodes, node])
-    name = found.nodes[0].name or found.nodes[0].output[0]
-    mixed = new.add_pointwise(name, found.source, np.diag(found.scale), found.shift)
+    new = editor.replacement([*affine.nodes, node])
+    name = affine.nodes[0].name or affine.nodes[0].output[0]
+    mixed = new.add_pointwise(name, affine.source, np.diag(affine.scale), affine.shift)
     shape = editor.shape(conv.output)
     assert shape is not None
     new.add_convolution(conv, mixed, conv.kernel, conv.bias, shape, conv.output)
@@ -357,8 +357,8 @@ def _border(editor: GraphEditor, conv: Convolution, shifted: Floats) -> Floats |
     """What the offset of the padding, which is none, is off the bias; None where it is nothing."""
     import numpy as np
 
-    given, made = editor.shape(conv.source), editor.shape(conv.output)
-    assert given is not None and made is not None
+    source_shape, made = editor.shape(conv.source), editor.shape(conv.output)
+    assert source_shape is not None and made is not None
     if not any(conv.pads) or not shifted.any():
         return None
     inside = []
@@ -366,7 +366,7 @@ def _border(editor: GraphEditor, conv: Convolution, shifted: Floats) -> Floats |
         taps = np.arange(conv.kernel.shape[2 + side]) * conv.dilations[side]
         places = np.arange(made[2 + side]) * conv.strides[side] - conv.pads[side]
         reached = places[:, None] + taps[None, :]
-        inside.append(((reached >= 0) & (reached < given[2 + side])).astype(np.float64))
+        inside.append(((reached >= 0) & (reached < source_shape[2 + side])).astype(np.float64))
     seen = np.einsum("okl,yk,xl->oyx", shifted, *inside, optimize=True)
     border = seen - shifted.sum(axis=(1, 2)).reshape(-1, 1, 1)
     border[np.abs(border) < 1e-12] = 0

@@ -92,7 +92,7 @@ def _changed_places(before: ModelProto, after: ModelProto) -> list[ValueInfoProt
         for model in (before, after)
     ]
     ends = {value.name for model in (before, after) for value in model.graph.output}
-    found = [
+    changed = [
         value
         for value in before.graph.value_info
         if value.name not in ends
@@ -100,7 +100,7 @@ def _changed_places(before: ModelProto, after: ModelProto) -> list[ValueInfoProt
         and makers[1].get(value.name, b"") != makers[0].get(value.name)
         and value.name in makers[1]
     ]
-    return found[:: 1 + len(found) // _MOST_PLACES]
+    return changed[:: 1 + len(changed) // _MOST_PLACES]
 
 
 def run_model(
@@ -128,9 +128,9 @@ def _inputs(model: ModelProto) -> list[dict[str, NDArray[Any]]]:
 
     dice = np.random.default_rng(_SEED)
     weights = {tensor.name for tensor in model.graph.initializer}
-    given = [value for value in model.graph.input if value.name not in weights]
+    sources = [value for value in model.graph.input if value.name not in weights]
     makers = (random_values, _smooth, _ones)
-    return [{value.name: make(dice, value) for value in given} for make in makers]
+    return [{value.name: make(dice, value) for value in sources} for make in makers]
 
 
 def random_values(dice: Any, value: ValueInfoProto) -> NDArray[Any]:

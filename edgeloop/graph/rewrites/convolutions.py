@@ -318,10 +318,10 @@ def convolve_parts_before_resize(editor: GraphEditor, node: NodeProto) -> bool:
 def pool_before_convolution(editor: GraphEditor, node: NodeProto) -> bool:
     """A pooling of averages behind a convolution of single pixels: in front of it."""
     conv = convolution(editor, editor.maker(node.input[0], "Conv"))
-    made, given = editor.shape(node.output[0]), editor.shape(node.input[0])
+    made, pooled_from = editor.shape(node.output[0]), editor.shape(node.input[0])
     if conv is None or not conv.is_pointwise or editor.only_reader(conv.output) is not node:
         return False
-    if made is None or given is None or any(attribute(node, "pads", [])):
+    if made is None or pooled_from is None or any(attribute(node, "pads", [])):
         return False
     if attribute(node, "auto_pad", "NOTSET") != "NOTSET" or attribute(node, "ceil_mode", 0):
         return False
@@ -348,13 +348,13 @@ def _plain_part(
     if not plain:
         return []
     values = np.asarray(matrix)
-    kept = np.concatenate([values[:, first : first + size] for _, first, size in plain], axis=1)
+    columns = np.concatenate([values[:, first : first + size] for _, first, size in plain], axis=1)
     source = plain[0][0]
     if len(plain) > 1:
         shape = list(editor.shape(source) or ())
-        shape[1] = kept.shape[1]
+        shape[1] = columns.shape[1]
         source = new.add("Concat", [one for one, _, _ in plain], shape, axis=1)
-    return [new.add_pointwise(name, source, kept)]
+    return [new.add_pointwise(name, source, columns)]
 
 
 def _part(editor: GraphEditor, joined: NodeProto, name: str) -> NodeProto | None:
@@ -368,8 +368,8 @@ def _part(editor: GraphEditor, joined: NodeProto, name: str) -> NodeProto | None
 
 def _enlarges(editor: GraphEditor, resize: NodeProto) -> bool:
     """Whether it makes an image larger, by weights that add up to one at every pixel."""
-    given, made = editor.shape(resize.input[0]), editor.shape(resize.output[0])
-    if given is None or made is None or len(given) != 4 or given[:2] != made[:2]:
+    before, made = editor.shape(resize.input[0]), editor.shape(resize.output[0])
+    if before is None or made is None or len(before) != 4 or before[:2] != made[:2]:
         return False
     if editor.kind(resize.output[0]) != FLOAT or attribute(resize, "axes") is not None:
         return False
@@ -380,7 +380,7 @@ def _enlarges(editor: GraphEditor, resize: NodeProto) -> bool:
     if not all(editor.is_constant(name) for name in resize.input[1:] if name):
         return False
     is_known = attribute(resize, "mode", "nearest") in ("nearest", "linear")
-    return is_known and math.prod(made) > math.prod(given)
+    return is_known and math.prod(made) > math.prod(before)
 
 
 def _is_nearest(resize: NodeProto) -> bool:
@@ -389,13 +389,13 @@ def _is_nearest(resize: NodeProto) -> bool:
 
 def _activations(editor: GraphEditor, name: str) -> list[NodeProto]:
     """What computes each value by itself, one after the other, with no other reader."""
-    found: list[NodeProto] = []
+    chain: list[NodeProto] = []
     while (node := editor.only_reader(name, *POINTWISE)) is not None:
         if node.input[0] != name or not all(editor.is_constant(n) for n in node.input[1:] if n):
             break
-        found.append(node)
+        chain.append(node)
         name = str(node.output[0])
-    return found
+    return chain
 
 
 def _resize(

@@ -88,10 +88,10 @@ class GraphEditor:
 
     def is_private(self, nodes: Sequence[NodeProto], output: str) -> bool:
         """Whether what these nodes make, but for `output`, is read by these nodes alone."""
-        own = {id(node) for node in nodes}
+        inside = {id(node) for node in nodes}
         made = {name for node in nodes for name in node.output if name and name != output}
         return not made & self.ends and all(
-            id(reader) in own for name in made for reader in self.readers(name)
+            id(reader) in inside for name in made for reader in self.readers(name)
         )
 
     def weights(self, near: str, values: NDArray[Any]) -> str:
@@ -123,13 +123,13 @@ class GraphEditor:
         """Readers of a key read its value instead; the nodes that make the keys are removed."""
         from onnx import NodeProto
 
-        kept = [n for n in self.nodes if not any(name in renamed for name in n.output)]
-        for place, node in enumerate(kept):
+        remaining = [n for n in self.nodes if not any(name in renamed for name in n.output)]
+        for place, node in enumerate(remaining):
             if any(name in renamed for name in node.input):
-                kept[place] = copy = NodeProto()
+                remaining[place] = copy = NodeProto()
                 copy.CopyFrom(node)
                 copy.input[:] = [renamed.get(name, name) for name in node.input]
-        self.nodes = kept
+        self.nodes = remaining
         self._index()
 
     def commit(self) -> None:
@@ -160,10 +160,10 @@ class GraphEditor:
         if CONTRIBUTED not in domains and any(n.domain == CONTRIBUTED for n in graph.node):
             self.model.opset_import.append(helper.make_opsetid(CONTRIBUTED, 1))
 
-    def raise_opset(self, wanted: int) -> None:
+    def raise_opset(self, least: int) -> None:
         """To an opset that only adds operators. Between 13 and 17 that is so for everything but
         RoiAlign."""
-        self.opset = max(self.opset, wanted)
+        self.opset = max(self.opset, least)
 
     def _learn(self, value: ValueInfoProto) -> None:
         tensor = value.type.tensor_type
@@ -311,10 +311,10 @@ class Replacement:
 def attribute(node: NodeProto, name: str, default: Any = None) -> Any:
     from onnx import helper
 
-    found = next((a for a in node.attribute if a.name == name), None)
-    if found is None:
+    entry = next((a for a in node.attribute if a.name == name), None)
+    if entry is None:
         return default
-    value = helper.get_attribute_value(found)
+    value = helper.get_attribute_value(entry)
     return value.decode() if isinstance(value, bytes) else value
 
 
@@ -368,8 +368,8 @@ def each(*operators: str) -> Callable[[Callable[[GraphEditor, NodeProto], bool]]
     return wrap
 
 
-def close_to(value: float | None, wanted: float) -> bool:
-    return value is not None and math.isclose(value, wanted, rel_tol=1e-3)
+def close_to(value: float | None, target: float) -> bool:
+    return value is not None and math.isclose(value, target, rel_tol=1e-3)
 
 
 def is_float(editor: GraphEditor, node: NodeProto) -> bool:

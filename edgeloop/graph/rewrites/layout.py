@@ -129,10 +129,10 @@ def spread_kernels(editor: GraphEditor, node: NodeProto) -> bool:
     spread = np.zeros((*kernel.shape[:2], *sides), kernel.dtype)
     spread[(slice(None), slice(None), *(slice(None, None, step) for step in steps))] = kernel
     new, name = editor.replacement([node]), node.name or node.output[0]
-    kept = {a.name: attribute(node, a.name) for a in node.attribute}
-    kept = {**kept, "dilations": [1] * len(steps), "kernel_shape": sides}
+    settings = {a.name: attribute(node, a.name) for a in node.attribute}
+    settings = {**settings, "dilations": [1] * len(steps), "kernel_shape": sides}
     inputs = [node.input[0], editor.floats(f"{name}_kernel", spread), *node.input[2:]]
-    new.add("ConvTranspose", inputs, shape, node.output[0], **kept)
+    new.add("ConvTranspose", inputs, shape, node.output[0], **settings)
     new.done()
     return True
 
@@ -153,8 +153,8 @@ def drop_rounding_up(editor: GraphEditor, node: NodeProto) -> bool:
         if (length - (kernel[axis] - 1) * steps[axis] - 1) % strides[axis]:
             return False
     new = editor.replacement([node])
-    kept = {a.name: attribute(node, a.name) for a in node.attribute if a.name != "ceil_mode"}
-    new.add("AveragePool", [node.input[0]], (), node.output[0], **kept)
+    settings = {a.name: attribute(node, a.name) for a in node.attribute if a.name != "ceil_mode"}
+    new.add("AveragePool", [node.input[0]], (), node.output[0], **settings)
     new.done()
     return True
 
@@ -227,9 +227,9 @@ def merge_sides(editor: GraphEditor, node: NodeProto) -> bool:
 
 def _merged(shape: tuple[int, ...], order: list[int]) -> tuple[list[int], list[int]]:
     """Sides of one left out, and sides that stay neighbours taken as one."""
-    kept = [side for side in range(len(shape)) if shape[side] != 1]
-    order = [kept.index(side) for side in order if side in kept]
-    sizes = [shape[side] for side in kept]
+    long_sides = [side for side in range(len(shape)) if shape[side] != 1]
+    order = [long_sides.index(side) for side in order if side in long_sides]
+    sizes = [shape[side] for side in long_sides]
     groups: list[list[int]] = []
     for side in order:
         if groups and groups[-1][-1] + 1 == side:
@@ -375,9 +375,9 @@ def _reshape_once(editor: GraphEditor, node: NodeProto) -> bool:
 def drop_unread(editor: GraphEditor) -> None:
     """Remove nodes whose results are not read, last ones first."""
     read = set(editor.ends)
-    kept = []
+    read_nodes = []
     for node in reversed(editor.nodes):
         if any(name in read for name in node.output):
-            kept.append(node)
+            read_nodes.append(node)
             read.update(node.input)
-    editor.nodes = kept[::-1]
+    editor.nodes = read_nodes[::-1]

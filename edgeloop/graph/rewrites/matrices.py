@@ -30,7 +30,7 @@ def expand_einsum(editor: GraphEditor, node: NodeProto) -> bool:
     shapes = [editor.shape(name) for name in node.input]
     if terms is None or any(editor.kind(name) != FLOAT for name in node.input):
         return False
-    operands, wanted = terms
+    operands, result = terms
     sizes: dict[str, int] = {}
     for letters, shape in zip(operands, shapes, strict=True):
         if shape is None or len(shape) != len(letters):
@@ -42,12 +42,12 @@ def expand_einsum(editor: GraphEditor, node: NodeProto) -> bool:
     contraction = _Contraction(editor, new, sizes)
     tensor, letters = node.input[0], operands[0]
     for index in range(1, len(operands)):
-        later = set(wanted).union(*operands[index + 1 :])
+        later = set(result).union(*operands[index + 1 :])
         tensor, letters = contraction.pair(
             (tensor, letters), (node.input[index], operands[index]), later
         )
-    tensor, letters = contraction.summed((tensor, letters), set(wanted))
-    order = [letters.index(letter) for letter in wanted]
+    tensor, letters = contraction.summed((tensor, letters), set(result))
+    order = [letters.index(letter) for letter in result]
     new.transpose(tensor, order, node.output[0])
     new.done()
     return True
@@ -55,17 +55,17 @@ def expand_einsum(editor: GraphEditor, node: NodeProto) -> bool:
 
 def _terms(node: NodeProto) -> tuple[list[str], str] | None:
     equation = str(attribute(node, "equation", "")).replace(" ", "")
-    left, arrow, wanted = equation.partition("->")
+    left, arrow, result = equation.partition("->")
     operands = left.split(",")
     if "." in equation or len(operands) != len(node.input):
         return None
     if not arrow:
         letters = left.replace(",", "")
-        wanted = "".join(sorted(letter for letter in set(letters) if letters.count(letter) == 1))
-    terms = [*operands, wanted]
+        result = "".join(sorted(letter for letter in set(letters) if letters.count(letter) == 1))
+    terms = [*operands, result]
     if any(len(set(term)) != len(term) or not term for term in terms):
         return None
-    return (operands, wanted) if set(wanted) <= set(left) else None
+    return (operands, result) if set(result) <= set(left) else None
 
 
 class _Contraction:
@@ -76,13 +76,13 @@ class _Contraction:
         self._new = new
         self._sizes = sizes
 
-    def summed(self, operand: tuple[str, str], kept: set[str]) -> tuple[str, str]:
+    def summed(self, operand: tuple[str, str], remaining: set[str]) -> tuple[str, str]:
         """Sums over the sides that the result does not have."""
         tensor, letters = operand
-        axes = [axis for axis, letter in enumerate(letters) if letter not in kept]
+        axes = [axis for axis, letter in enumerate(letters) if letter not in remaining]
         if not axes:
             return operand
-        rest = "".join(letter for letter in letters if letter in kept)
+        rest = "".join(letter for letter in letters if letter in remaining)
         where = self._editor.ints(f"{tensor}_axes", axes)
         shape = [self._sizes[letter] for letter in rest]
         return self._new.add("ReduceSum", [tensor, where], shape, keepdims=0), rest
@@ -248,19 +248,19 @@ def expand_reductions(editor: GraphEditor, node: NodeProto) -> bool:
             return False
         axes, keeps = list(range(2, len(shape))), 1
     else:
-        found = axes_of(editor, node, len(shape))
-        if found is None:
+        reduced = axes_of(editor, node, len(shape))
+        if reduced is None:
             return False
-        axes, keeps = found, int(attribute(node, "keepdims", 1))
-    kept = tuple(1 if axis in axes else size for axis, size in enumerate(shape))
+        axes, keeps = reduced, int(attribute(node, "keepdims", 1))
+    with_ones = tuple(1 if axis in axes else size for axis, size in enumerate(shape))
     new, source, output = editor.replacement([node]), node.input[0], node.output[0]
     where = editor.ints(f"{name}_axes", axes)
     if kind == "ReduceLogSumExp":
-        largest = _largest(editor, new, source, axes, kept)
+        largest = _largest(editor, new, source, axes, with_ones)
         apart = new.add("Exp", [new.add("Sub", [source, largest], shape)], shape)
-        total = new.add("ReduceSum", [apart, where], kept, keepdims=1)
-        logged = new.add("Log", [total], kept)
-        last = new.add("Add", [logged, largest], kept, output if keeps else "")
+        total = new.add("ReduceSum", [apart, where], with_ones, keepdims=1)
+        logged = new.add("Log", [total], with_ones)
+        last = new.add("Add", [logged, largest], with_ones, output if keeps else "")
         if not keeps:
             new.reshape(last, result, output)
     else:
@@ -280,13 +280,13 @@ def expand_reductions(editor: GraphEditor, node: NodeProto) -> bool:
 
 
 def _largest(
-    editor: GraphEditor, new: Replacement, source: str, axes: list[int], kept: tuple[int, ...]
+    editor: GraphEditor, new: Replacement, source: str, axes: list[int], shape: tuple[int, ...]
 ) -> str:
     """ReduceMax: its axes are an attribute in older opsets and an input in newer ones."""
     if editor.opset < AXES_AS_INPUT:
-        return new.add("ReduceMax", [source], kept, keepdims=1, axes=axes)
+        return new.add("ReduceMax", [source], shape, keepdims=1, axes=axes)
     where = editor.ints(f"{source}_axes", axes)
-    return new.add("ReduceMax", [source, where], kept, keepdims=1)
+    return new.add("ReduceMax", [source, where], shape, keepdims=1)
 
 
 @each("CumSum")

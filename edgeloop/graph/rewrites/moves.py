@@ -67,20 +67,20 @@ def stride_over_blocks(editor: GraphEditor, node: NodeProto) -> bool:
     import numpy as np
 
     conv = convolution(editor, node)
-    found = conv and _movement(editor, conv.source)
-    if not conv or not found or found.block == 1 or not _is_plain(conv):
+    movement = conv and _movement(editor, conv.source)
+    if not conv or not movement or movement.block == 1 or not _is_plain(conv):
         return False
-    block, given = found.block, editor.shape(found.source)
-    assert given is not None
+    block, source_shape = movement.block, editor.shape(movement.source)
+    assert source_shape is not None
     outputs, _, height, width = conv.kernel.shape
-    kernel = np.zeros((outputs, given[1], block * height, block * width))
-    for channel, place in enumerate(found.channels):
-        row, column = int(found.rows[channel]), int(found.columns[channel])
+    kernel = np.zeros((outputs, source_shape[1], block * height, block * width))
+    for channel, place in enumerate(movement.channels):
+        row, column = int(movement.rows[channel]), int(movement.columns[channel])
         kernel[:, place, row::block, column::block] += conv.kernel[:, channel]
     _convolve(
         editor,
         conv,
-        found.source,
+        movement.source,
         kernel,
         strides=[block * step for step in conv.strides],
         pads=[block * pad for pad in conv.pads],
@@ -94,15 +94,21 @@ def reorder_kernel(editor: GraphEditor, node: NodeProto) -> bool:
     import numpy as np
 
     conv = convolution(editor, node)
-    found = conv and _movement(editor, conv.source)
-    if not conv or not found or found.block != 1 or found.keeps_order or not _is_plain(conv):
+    movement = conv and _movement(editor, conv.source)
+    if (
+        not conv
+        or not movement
+        or movement.block != 1
+        or movement.keeps_order
+        or not _is_plain(conv)
+    ):
         return False
-    given = editor.shape(found.source)
-    assert given is not None
-    kernel = np.zeros((conv.kernel.shape[0], given[1], *conv.kernel.shape[2:]))
-    for channel, place in enumerate(found.channels):
+    source_shape = editor.shape(movement.source)
+    assert source_shape is not None
+    kernel = np.zeros((conv.kernel.shape[0], source_shape[1], *conv.kernel.shape[2:]))
+    for channel, place in enumerate(movement.channels):
         kernel[:, place] += conv.kernel[:, channel]
-    _convolve(editor, conv, found.source, kernel)
+    _convolve(editor, conv, movement.source, kernel)
     return True
 
 
@@ -116,10 +122,10 @@ def reorder_by_convolution(editor: GraphEditor, node: NodeProto) -> bool:
     moves_on = bool(readers) and all(reader.op_type in _MOVING for reader in readers)
     if len(node.output) != 1 or (moves_on and name not in editor.ends):
         return False
-    found = _movement(editor, name)
-    if found is None or found.block != 1 or found.keeps_order:
+    movement = _movement(editor, name)
+    if movement is None or movement.block != 1 or movement.keeps_order:
         return False
-    _permute(editor, node, found, np)
+    _permute(editor, node, movement, np)
     return True
 
 
@@ -129,24 +135,24 @@ def shuffle_by_convolution(editor: GraphEditor, node: NodeProto) -> bool:
     moves them further."""
     import numpy as np
 
-    found = _movement(editor, node.output[0])
-    if found is None or found.block != 1 or found.keeps_order:
+    movement = _movement(editor, node.output[0])
+    if movement is None or movement.block != 1 or movement.keeps_order:
         return False
-    given = editor.shape(found.source)
-    if given is None or len(found.channels) != given[1]:
+    source_shape = editor.shape(movement.source)
+    if source_shape is None or len(movement.channels) != source_shape[1]:
         return False
-    _permute(editor, node, found, np)
+    _permute(editor, node, movement, np)
     return True
 
 
-def _permute(editor: GraphEditor, node: NodeProto, found: _Movement, np: Any) -> None:
-    given = editor.shape(found.source)
-    assert given is not None
-    matrix = np.zeros((len(found.channels), given[1]))
-    matrix[np.arange(len(found.channels)), found.channels] = 1
+def _permute(editor: GraphEditor, node: NodeProto, movement: _Movement, np: Any) -> None:
+    source_shape = editor.shape(movement.source)
+    assert source_shape is not None
+    matrix = np.zeros((len(movement.channels), source_shape[1]))
+    matrix[np.arange(len(movement.channels)), movement.channels] = 1
     new = editor.replacement([node])
     name = node.name or node.output[0]
-    new.add_pointwise(name, found.source, matrix, output=str(node.output[0]))
+    new.add_pointwise(name, movement.source, matrix, output=str(node.output[0]))
     new.done()
 
 
@@ -172,15 +178,21 @@ def _movement(editor: GraphEditor, name: str) -> _Movement | None:
     if shape is None or len(shape) != 4 or editor.kind(name) != FLOAT:
         return None
     source, places = _places(editor, name, 0)
-    given = editor.shape(source)
-    if source == name or given is None or len(given) != 4 or given[0] != 1 or shape[0] != 1:
+    source_shape = editor.shape(source)
+    if (
+        source == name
+        or source_shape is None
+        or len(source_shape) != 4
+        or source_shape[0] != 1
+        or shape[0] != 1
+    ):
         return None
     if places is None or places.shape != shape:
         return None
-    block = given[2] // shape[2]
-    if not 1 <= block <= _LARGEST_BLOCK or any(given[s] != block * shape[s] for s in (2, 3)):
+    block = source_shape[2] // shape[2]
+    if not 1 <= block <= _LARGEST_BLOCK or any(source_shape[s] != block * shape[s] for s in (2, 3)):
         return None
-    height, width = given[2:]
+    height, width = source_shape[2:]
     corner = places[0, :, 0, 0]
     channels = corner // (height * width)
     rows, columns = corner // width % height, corner % width

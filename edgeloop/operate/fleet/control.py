@@ -143,8 +143,8 @@ def wait_until_obeyed(
 def carried_settings(settings: Settings) -> dict[str, object]:
     """Settings of the project that differ from the defaults, for machines without its file."""
     defaults = {item.name: item.default for item in fields(Settings) if item.default is not MISSING}
-    found = {name: getattr(settings, name) for name in _CARRIED}
-    return {name: value for name, value in found.items() if value != defaults[name]}
+    values = {name: getattr(settings, name) for name in _CARRIED}
+    return {name: value for name, value in values.items() if value != defaults[name]}
 
 
 def _dataset(text: str, settings: Settings, store: Store, kind: str) -> str:

@@ -136,12 +136,12 @@ def summed_work(
             if since < oldest.get(each.capability, math.inf):
                 oldest[each.capability] = since
     served = [_ServedDevice(entry, device) for entry in entries for device in entry.devices]
-    found = {name for name, _, _ in counts} | set(known)
-    found = found.union(*(device.types for device in served)) - {LINUX, DEVICE}
+    capabilities = {name for name, _, _ in counts} | set(known)
+    capabilities = capabilities.union(*(device.types for device in served)) - {LINUX, DEVICE}
     devices = [device for device in served if not device.is_dead]
     return tuple(
         _line(name, counts, max(0.0, now - oldest.get(name, now)), devices)
-        for name in (LINUX, DEVICE, *sorted(found))
+        for name in (LINUX, DEVICE, *sorted(capabilities))
     )
 
 
@@ -191,10 +191,10 @@ def quick_demand(workspace: Workspace, most: int, now: float | None = None) -> M
     hints = workspace.store.queue(workspace.experiment)
     now = time.time() if now is None else now
     demand = {LINUX: Demand(), DEVICE: Demand()}
-    for capability, found in _counted_hints(hints, workspace.plan, most, now).items():
+    for capability, hint_counts in _counted_hints(hints, workspace.plan, most, now).items():
         before = demand.get(group_of(capability), Demand())
-        ready = min(most, before.ready + found["ready"])
-        demand[group_of(capability)] = Demand(ready, before.running + found["running"])
+        ready = min(most, before.ready + hint_counts["ready"])
+        demand[group_of(capability)] = Demand(ready, before.running + hint_counts["running"])
     return demand
 
 
@@ -322,13 +322,13 @@ def _counted_hints(
         while page := list(hints.query(prefix, after=after, limit=size)):
             for hint in page:
                 after, capability = hint.key, hint.key.partition("|")[0]
-                found = counts.setdefault(capability, Counter())
+                states = counts.setdefault(capability, Counter())
                 is_known = hint.key.rpartition("|")[2] in names
-                found[_hint_state(hint.values, now) if is_known else "unknown"] += 1
+                states[_hint_state(hint.values, now) if is_known else "unknown"] += 1
             if len(page) < size:
                 break
             size = max(size, NEXT_HINTS)
-            if found["ready"] >= most or found.total() >= 4 * most + HELD_HINTS:
+            if states["ready"] >= most or states.total() >= 4 * most + HELD_HINTS:
                 after, size = after_prefix(f"{capability}|"), 2 * most + FIRST_HINTS
     return counts
 
@@ -345,7 +345,7 @@ def _number(value: object) -> float:
 def _seconds(text: object) -> float | None:
     """A time of a row in ISO 8601, as seconds; other formats of old tables are not guessed."""
     try:
-        found = datetime.fromisoformat(str(text))
-        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+        moment = datetime.fromisoformat(str(text))
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
         return None

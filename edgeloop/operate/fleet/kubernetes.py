@@ -121,13 +121,13 @@ def manifest_text(objects: Sequence[Plain]) -> str:
 
 def _of_any_fleet(spec: FleetSpec, settings: Settings) -> Plain:
     """Keys of `fleet` that have the same meaning on every engine."""
-    given = spec.model_fields_set
+    explicit = spec.model_fields_set
     runner: Plain = {}
-    if "runners" in given:
+    if "runners" in explicit:
         runner["maxReplicas"] = spec.runners.most
-    if "cpus" in given:
+    if "cpus" in explicit:
         runner |= {"cpus": spec.cpus, "resources": {"requests": {"cpu": str(spec.cpus)}}}
-    if "grace" in given:
+    if "grace" in explicit:
         runner["graceSeconds"] = math.ceil(spec.grace) + GRACE_MARGIN_S
     # Boards are outside of the cluster.
     devices = [device for device in spec.devices if not is_board(device)]

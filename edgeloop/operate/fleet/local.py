@@ -134,23 +134,23 @@ class LocalLauncher(Launcher):
 
     def states(self) -> Mapping[str, RunnerState]:
         self._started = reaped(self._started)
-        found: dict[str, RunnerState] = {}
+        states: dict[str, RunnerState] = {}
         for folder in self._folders():
             if is_locked(folder / ALIVE):
                 state = self._told(folder).get("state", "waiting")
                 draining = (folder / DRAIN).exists() or (folder / KILL).exists()
-                found[folder.name] = "draining" if draining and state != "ended" else state
+                states[folder.name] = "draining" if draining and state != "ended" else state
             else:
                 self._forget(folder)
-        return found
+        return states
 
     def orders(self) -> Mapping[str, RunnerOrder]:
-        found = {}
+        orders = {}
         for folder in self._folders():
             with contextlib.suppress(OSError, ValueError, TypeError):
                 text = (folder / ORDER).read_text(encoding="utf-8")
-                found[folder.name] = RunnerOrder.from_json(text)
-        return found
+                orders[folder.name] = RunnerOrder.from_json(text)
+        return orders
 
     def drain(self, runner: str) -> None:
         self._tell(runner, DRAIN)

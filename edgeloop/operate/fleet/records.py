@@ -96,12 +96,12 @@ class Fleets:
 
     def named(self, name: str) -> FleetRecord:
         """Raises NotFound with the names that there are."""
-        found = self.get(name)
-        if found is None:
+        record = self.get(name)
+        if record is None:
             names = [row.key for row in self._table.query()]
-            known = f"there are: {', '.join(names)}" if names else "start one with 'fleet up'"
-            raise NotFound(reason=f"the store has no fleet {name!r}; {known}")
-        return found
+            hint = f"there are: {', '.join(names)}" if names else "start one with 'fleet up'"
+            raise NotFound(reason=f"the store has no fleet {name!r}; {hint}")
+        return record
 
     def all(self) -> list[FleetRecord]:
         return [self._read(row) for row in self._table.query()]
@@ -133,20 +133,20 @@ class Fleets:
         raise _busy(spec.name)
 
     def scale(self, name: str, bounds: Bounds) -> FleetRecord:
-        def wanted(record: FleetRecord) -> Changes:
+        def rescaled(record: FleetRecord) -> Changes:
             spec = record.spec.model_copy(update={"runners": bounds})
             return {"spec": _json(spec.to_json()), "generation": record.generation + 1}
 
-        return self._change(name, wanted)
+        return self._change(name, rescaled)
 
     def end(self, name: str, now: bool) -> FleetRecord:
         """Want no runner any more; `now`: without waiting for stages under way."""
 
-        def wanted(record: FleetRecord) -> Changes:
+        def ended(record: FleetRecord) -> Changes:
             state = "ending" if now or record.state == "ending" else "draining"
             return {"state": state, "generation": record.generation + 1}
 
-        return self._change(name, wanted)
+        return self._change(name, ended)
 
     def claim(self, name: str, where: str, *, is_alone: bool = False) -> FleetRecord:
         """Become the supervisor; raises Conflict while another one lives, unless the engine has
@@ -207,10 +207,10 @@ class Fleets:
             return False
         return True
 
-    def _change(self, name: str, wanted: Callable[[FleetRecord], Changes]) -> FleetRecord:
+    def _change(self, name: str, edit: Callable[[FleetRecord], Changes]) -> FleetRecord:
         for _ in range(_TRIES):
             record = self.named(name)
-            if (changed := self._changed(record, wanted(record))) is not None:
+            if (changed := self._changed(record, edit(record))) is not None:
                 return changed
         raise _busy(name)
 
@@ -267,15 +267,15 @@ def _busy(name: str) -> Conflict:
 def _spec(row: Record) -> FleetSpec:
     """Unknown keys are ignored: a newer version of Edgeloop may have written them."""
     written = _object(row.values.get("spec"))
-    known = {name: value for name, value in written.items() if name in FleetSpec.model_fields}
-    return read_spec(known, {"name": row.key})
+    readable = {name: value for name, value in written.items() if name in FleetSpec.model_fields}
+    return read_spec(readable, {"name": row.key})
 
 
 def _observation(fields: Mapping[str, Any]) -> FleetObservation:
-    known = {
+    readable = {
         name: value for name, value in fields.items() if name in FleetObservation.__annotations__
     }
-    return FleetObservation(**known)
+    return FleetObservation(**readable)
 
 
 def _json(value: object) -> str:
@@ -284,10 +284,10 @@ def _json(value: object) -> str:
 
 def _object(text: object) -> dict[str, Any]:
     try:
-        found = json.loads(str(text)) if text else {}
+        decoded = json.loads(str(text)) if text else {}
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return decoded if isinstance(decoded, dict) else {}
 
 
 # What a fleet is told: the section `fleet` of edgeloop.yaml, and the options of `fleet up`.
@@ -327,13 +327,13 @@ class Bounds:
     def parse(cls, value: object) -> Bounds:
         """Raises ValueError with what continues the sentence after the key."""
         text = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
-        found = _BOUNDS.fullmatch(text.strip()) if text else None
+        match = _BOUNDS.fullmatch(text.strip()) if text else None
         if isinstance(value, Bounds):
             return value
-        if found is None:
+        if match is None:
             raise ValueError(f"must be LEAST:MOST or one number, such as 2:16, not {shown(value)}")
-        least = int(found[1])
-        most = least if found[2] is None else int(found[2])
+        least = int(match[1])
+        most = least if match[2] is None else int(match[2])
         if not most:
             raise ValueError("must allow at least one runner: 'edgeloop fleet down' ends a fleet")
         if least > most:
@@ -376,15 +376,15 @@ def _shares(value: object) -> dict[str, ExperimentShare]:
         value = [value]
     if isinstance(value, list | tuple):
         value = {plain_text(name): None for name in value}
-    found = {}
+    shares = {}
     for name, written in mapping(value).items():
         try:
-            found[check_experiment_name(name)] = _share(written)
+            shares[check_experiment_name(name)] = _share(written)
         except BadName as error:
             raise ValueError(f"has {name!r}: {error}") from None
         except ValueError as error:
             raise ValueError(f"has a wrong entry {name!r}, which {error}") from None
-    return found
+    return shares
 
 
 def _options(value: object) -> tuple[str, ...]:
@@ -392,8 +392,10 @@ def _options(value: object) -> tuple[str, ...]:
     for word in words:
         option = word.partition("=")[0]
         if option in _OWN_OPTIONS:
-            own = _OWN_OPTIONS[option]
-            hint = f"use the key {own!r}" if own in FleetSpec.model_fields else "leave it out"
+            setting = _OWN_OPTIONS[option]
+            hint = (
+                f"use the key {setting!r}" if setting in FleetSpec.model_fields else "leave it out"
+            )
             raise ValueError(f"cannot have {option}: {hint}")
         if redact(word) != word or not word.isprintable():
             raise ValueError("cannot hold a secret or a control character: everybody can read it")
@@ -483,9 +485,9 @@ class FleetSpec(Section):
 
 
 def read_spec(
-    written: Mapping[str, object], given: Mapping[str, object] | None = None
+    written: Mapping[str, object], options: Mapping[str, object] | None = None
 ) -> FleetSpec:
     """From the section of the settings and the options of a command, which win. Raises BadSetting
     that names the key."""
-    document = {**written, **(given or {})}
+    document = {**written, **(options or {})}
     return validated(FleetSpec, document, Origin("fleet", BadSetting))

@@ -91,8 +91,8 @@ def _dataset(text: str) -> Path:
     from edgeloop.store.location import open_blobs
 
     datasets = Datasets(open_blobs(Settings.load().location))
-    found = datasets.resolve(text)
-    return datasets.fetch(found.name, found.version, cache_folder(), _tell)
+    reference = datasets.resolve(text)
+    return datasets.fetch(reference.name, reference.version, cache_folder(), _tell)
 
 
 def _tell(sentence: str) -> None:

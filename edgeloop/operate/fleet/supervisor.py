@@ -235,8 +235,8 @@ class FleetSupervisor:
             most = record.bounds.most
             demand = {name: self._demand(name, most) for name in record.spec.experiments}
             served = self._served_boards(record)
-            known = self._known_boards(record, served, orders)
-            return _Seen(record, states, orders, demand, served, known)
+            boards = self._known_boards(record, served, orders)
+            return _Seen(record, states, orders, demand, served, boards)
         return _Seen(record, states, orders)
 
     def _look_again(self, seen: _Seen) -> _Seen:
@@ -337,11 +337,11 @@ class FleetSupervisor:
         for name, share in seen.record.spec.experiments.items():
             groups = [group for group in seen.demand[name] if serves(group)]
             elsewhere = self._activity.stages_elsewhere(name, seen.orders, groups)
-            wanted = max(0, work[name] - elsewhere)
-            own = [id_ for id_, order in seen.machines.items() if order.experiment == name]
-            if in_vain := self._activity.idle_in_vain(name, own, idle_limit_s):
-                wanted = min(wanted, len(own) - in_vain + 1)  # one goes on looking
-            claims.append(Claim(name, wanted, share.weight, share.quota, have.get(name, 0)))
+            needed = max(0, work[name] - elsewhere)
+            runners = [id_ for id_, order in seen.machines.items() if order.experiment == name]
+            if in_vain := self._activity.idle_in_vain(name, runners, idle_limit_s):
+                needed = min(needed, len(runners) - in_vain + 1)  # one goes on looking
+            claims.append(Claim(name, needed, share.weight, share.quota, have.get(name, 0)))
         return claims
 
     def _note_starved(self, lacking: Mapping[str, int], free: int) -> None:
@@ -536,11 +536,11 @@ class RunnerActivity:
         return self._registered_idle_s(runner)
 
     def _registered_idle_s(self, runner: str) -> float | None:
-        own = self._entries_of.get(runner, [])
-        if not own or any(entry.state != "idle" for entry in own):
+        entries = self._entries_of.get(runner, [])
+        if not entries or any(entry.state != "idle" for entry in entries):
             return None
         passed_s = self._clock() - self._read_at
-        return min(self._store_s - entry.since for entry in own) + passed_s
+        return min(self._store_s - entry.since for entry in entries) + passed_s
 
     def idle_in_vain(self, experiment: str, runners: Iterable[str], limit_s: float) -> int:
         """How many of these runners have found nothing for long though work is there: they cannot
@@ -554,13 +554,13 @@ class RunnerActivity:
         return sum((self._registered_idle_s(runner) or 0.0) >= least_s for runner in started)
 
     def stages_elsewhere(
-        self, experiment: str, own: Collection[str], groups: Collection[str]
+        self, experiment: str, fleet_runners: Collection[str], groups: Collection[str]
     ) -> int:
         """Stages of these groups that runners outside the fleet are doing."""
         return sum(
             len(device.doing)
             for entry in self._entries
-            if entry.experiment == experiment and entry.node not in own
+            if entry.experiment == experiment and entry.node not in fleet_runners
             for device in entry.devices
             if set(groups) & {group_of(can) for can in device.can}
         )
@@ -666,9 +666,9 @@ class BoardTurns:
     def arrive(self, waiting: Iterable[str]) -> None:
         """Who has work for boards now."""
         now_active = frozenset(waiting)
-        known = [self.served_s.get(name, 0.0) for name in self._active & now_active]
+        served_before = [self.served_s.get(name, 0.0) for name in self._active & now_active]
         for name in now_active - self._active:
-            self.served_s[name] = max(self.served_s.get(name, 0.0), min(known, default=0.0))
+            self.served_s[name] = max(self.served_s.get(name, 0.0), min(served_before, default=0.0))
         self._active = now_active
 
     def choose(
@@ -712,10 +712,10 @@ def machine_order(
 ) -> RunnerOrder:
     """A runner that converts and evaluates on a machine, with the devices that every machine has.
     If the fleet has boards instead, it converts for those."""
-    own = [device for device in record.spec.devices if not _is_board(device)]
-    devices = tuple(word for device in own for word in ("--device", device))
+    machine_devices = [device for device in record.spec.devices if not _is_board(device)]
+    devices = tuple(word for device in machine_devices for word in ("--device", device))
     tool: tuple[str, ...] = ()
-    if boards and not own and "--toolchain" not in record.spec.options:
+    if boards and not machine_devices and "--toolchain" not in record.spec.options:
         tool = ("--toolchain", _converter_of(boards[0]))
     words = (*devices, *tool, *_common_words(record))
     return RunnerOrder(name, experiment, cpus=record.spec.cpus, words=words)
@@ -766,13 +766,13 @@ def _common_words(record: FleetRecord) -> tuple[str, ...]:
 
 def machine_groups(spec: FleetSpec) -> Callable[[str], bool]:
     """Whether a runner on a machine can do the work of a group, as `demand` names them."""
-    own = [device for device in spec.devices if not _is_board(device)]
-    kinds = {device.partition(":")[0] for device in own}
+    machine_devices = [device for device in spec.devices if not _is_board(device)]
+    kinds = {device.partition(":")[0] for device in machine_devices}
 
     def serves(group: str) -> bool:
         if group == LINUX:
             return True
-        return bool(own) and (group == DEVICE or group.partition(":")[0] in kinds)
+        return bool(machine_devices) and (group == DEVICE or group.partition(":")[0] in kinds)
 
     return serves
 

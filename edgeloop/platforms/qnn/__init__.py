@@ -134,11 +134,11 @@ class QnnPlatform(Platform):
 
 def _accuracy(profile: LatencyProfile) -> str:
     """`90 % within 0.7 to 2 × the estimate`."""
-    known = profile.intervals.get("any")
-    if known is None:
+    interval = profile.intervals.get("any")
+    if interval is None:
         return f"median error {profile.error_percent:.0f} %"
-    stated = f"{100 * known.coverage:.0f} % within" if known.coverage else "range"
-    return f"{stated} {known.low:.2g} to {known.high:.2g} × it"
+    stated = f"{100 * interval.coverage:.0f} % within" if interval.coverage else "range"
+    return f"{stated} {interval.low:.2g} to {interval.high:.2g} × it"
 
 
 def profiles_folder(settings: Settings) -> Path:

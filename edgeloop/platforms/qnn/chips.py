@@ -58,12 +58,12 @@ def named_chip(chip: Chip) -> Chip:
 
 def find_chip(name: str) -> Chip:
     """Spelling is forgiven (`Snapdragon 888`); anything else lists what there is."""
-    wanted = name.strip().lower().replace(" ", "-").replace("_", "-")
-    if wanted in chips():
-        return chips()[wanted]
-    hint = did_you_mean(wanted, chips())
-    known = f"{hint} Known are" if hint else "Known are"
-    raise BadInput(reason=f"there is no chip {name!r}: {known} {', '.join(chips())}.")
+    plain = name.strip().lower().replace(" ", "-").replace("_", "-")
+    if plain in chips():
+        return chips()[plain]
+    hint = did_you_mean(plain, chips())
+    opening = f"{hint} Known are" if hint else "Known are"
+    raise BadInput(reason=f"there is no chip {name!r}: {opening} {', '.join(chips())}.")
 
 
 # Qualcomm's libraries in the package onnxruntime-qnn, and whether this system can load them.

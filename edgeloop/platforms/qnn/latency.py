@@ -176,14 +176,14 @@ def _mixed(
 ) -> LatencyPrediction:
     low_us = min(time * interval.low for time, interval in ends)
     high_us = max(time * interval.high for time, interval in ends)
-    known = "its 8-bit and 16-bit activation models" if len(ends) > 1 else "other models"
+    range_source = "its 8-bit and 16-bit activation models" if len(ends) > 1 else "other models"
     basis = f"no published figures of mixed-precision models for {chip.name}; the range is that of "
     return LatencyPrediction(
         time_us=time_us,
         low_us=low_us,
         high_us=high_us,
         coverage=None,
-        basis=basis + known,
+        basis=basis + range_source,
         caveats=estimate.caveats,
     )
 
@@ -199,9 +199,9 @@ def _uncalibrated(
     """What the chips with a profile would take, from the fastest to the slowest."""
     ends = [
         (interval.low * time, interval.high * time)
-        for known in built_in_profiles().values()
-        if (interval := known.intervals.get(ANY_KIND)) is not None
-        for time in [calibrated(estimate.raw_us, known, estimate.features)]
+        for other in built_in_profiles().values()
+        if (interval := other.intervals.get(ANY_KIND)) is not None
+        for time in [calibrated(estimate.raw_us, other, estimate.features)]
     ]
     low_us = min([time_us, *(low for low, _ in ends)])
     high_us = max([time_us, *(high for _, high in ends)])
@@ -247,15 +247,15 @@ def built_in_profiles() -> dict[str, LatencyProfile]:
 
 
 def _table() -> dict[str, dict[str, dict[str, Any]]]:
-    found = read_yaml(Path(__file__).with_name("profiles.yaml")).value
-    return cast(dict[str, dict[str, dict[str, Any]]], found)
+    document = read_yaml(Path(__file__).with_name("profiles.yaml")).value
+    return cast(dict[str, dict[str, dict[str, Any]]], document)
 
 
 def _built_in(name: str, forms: Mapping[str, Mapping[str, Any]]) -> LatencyProfile:
     """The profile of 8-bit models, which has those of the other formats."""
-    found = {form: _profile_from(name, form, fields) for form, fields in forms.items()}
-    main = found.pop("w8a8")
-    return replace(main, formats=found)
+    by_form = {form: _profile_from(name, form, fields) for form, fields in forms.items()}
+    main = by_form.pop("w8a8")
+    return replace(main, formats=by_form)
 
 
 def _profile_from(name: str, form: str, fields: Mapping[str, Any]) -> LatencyProfile:
@@ -297,13 +297,13 @@ def find_target(device: str, folder: Path | None) -> tuple[str, Chip, LatencyPro
     the compiler's estimate for it, if any. A profile of the project that is not a chip's name is a
     board: the chip it was fitted on."""
     name = device.partition(":")[2] or DEFAULT_CHIP
-    own = find_profile(name, folder)
-    if own is not None and name not in chips():
-        fitted = [chip for chip in chips().values() if chip.estimate_soc == own.soc]
+    profile = find_profile(name, folder)
+    if profile is not None and name not in chips():
+        fitted = [chip for chip in chips().values() if chip.estimate_soc == profile.soc]
         if not fitted:
-            reason = f"profile {name!r} belongs to chip number {own.soc}, which has no estimate"
+            reason = f"profile {name!r} belongs to chip number {profile.soc}, which has no estimate"
             raise BadInput(reason=reason)
-        return name, fitted[0], own
+        return name, fitted[0], profile
     chip = find_chip(name)
     return name, chip, find_profile(chip.name, folder)
 
@@ -396,8 +396,8 @@ def find_profile(name: str, folder: Path | None) -> LatencyProfile | None:
 
 
 def list_profiles(folder: Path | None) -> dict[str, LatencyProfile]:
-    own = sorted(folder.glob("*.json")) if folder is not None and folder.is_dir() else []
-    return built_in_profiles() | {path.stem: _load(path) for path in own}
+    files = sorted(folder.glob("*.json")) if folder is not None and folder.is_dir() else []
+    return built_in_profiles() | {path.stem: _load(path) for path in files}
 
 
 def _load(path: Path) -> LatencyProfile:
@@ -580,13 +580,13 @@ def wide_share(model: ModelProto) -> float | None:
     from onnx import TensorProto
 
     zero_points = {one.name: one.data_type for one in model.graph.initializer}
-    given = {source.name for source in model.graph.input}
+    from_inputs = {source.name for source in model.graph.input}
     inputs: list[bool] = []
     inner: list[bool] = []
     for node in model.graph.node:
-        is_given = bool(node.input) and node.input[0] in given
+        is_given = bool(node.input) and node.input[0] in from_inputs
         if is_given and node.op_type in _MOVING:
-            given.update(node.output)
+            from_inputs.update(node.output)
         if node.op_type == "QuantizeLinear":
             kind = zero_points.get(node.input[2]) if len(node.input) > 2 else TensorProto.UINT8
             is_wide = kind in (TensorProto.UINT16, TensorProto.INT16)
@@ -677,33 +677,33 @@ FEATURES = (
 
 def features_of(model: ModelProto) -> dict[str, float]:
     """Every name of `FEATURES` for the graph that is deployed, quantized or float."""
-    found: Counter[str] = Counter()
+    totals: Counter[str] = Counter()
     for layer in _layers(model):
-        found["ops"] += 1
-        found["depth"] = max(found["depth"], layer.depth)
-        found[f"count_{layer.kind}"] += 1
-        found[f"bytes_{layer.kind}"] += layer.traffic
-        found["activation_bytes"] += layer.given
-        found["largest_map_bytes"] = max(found["largest_map_bytes"], layer.given)
+        totals["ops"] += 1
+        totals["depth"] = max(totals["depth"], layer.depth)
+        totals[f"count_{layer.kind}"] += 1
+        totals[f"bytes_{layer.kind}"] += layer.traffic
+        totals["activation_bytes"] += layer.given
+        totals["largest_map_bytes"] = max(totals["largest_map_bytes"], layer.given)
         if layer.kind in _PRODUCTS:
-            found["macs"] += layer.macs
-            found[f"macs_{layer.kind}"] += layer.macs
+            totals["macs"] += layer.macs
+            totals[f"macs_{layer.kind}"] += layer.macs
         if layer.has_few_channels:
-            found["macs_few_channels"] += layer.macs
-            found["bytes_few_channels"] += layer.traffic
+            totals["macs_few_channels"] += layer.macs
+            totals["bytes_few_channels"] += layer.traffic
         if layer.is_attention:
-            found["macs_attention"] += layer.macs
+            totals["macs_attention"] += layer.macs
         if layer.is_shuffle:
-            found["count_shuffle"] += 1
-            found["bytes_shuffle"] += layer.traffic
+            totals["count_shuffle"] += 1
+            totals["bytes_shuffle"] += layer.traffic
         if layer.concat_chain > 1:
-            found["bytes_dense_concat"] += layer.traffic
-    found["weight_bytes"] = sum(_size(t.data_type, t.dims) for t in _weights(model.graph))
+            totals["bytes_dense_concat"] += layer.traffic
+    totals["weight_bytes"] = sum(_size(t.data_type, t.dims) for t in _weights(model.graph))
     for end, values in (("input_bytes", model.graph.input), ("output_bytes", model.graph.output)):
         for value in values:
             kind = value.type.tensor_type
-            found[end] += _size(kind.elem_type, [dim.dim_value for dim in kind.shape.dim])
-    return {name: float(found[name]) for name in FEATURES}
+            totals[end] += _size(kind.elem_type, [dim.dim_value for dim in kind.shape.dim])
+    return {name: float(totals[name]) for name in FEATURES}
 
 
 def kind_of(features: Mapping[str, float]) -> str:
@@ -790,9 +790,9 @@ class _Widths:
     def of(self, node: NodeProto) -> int:
         """By its outputs; by its first input where nothing quantizes these."""
         for names in (node.output, node.input[:1]):
-            known = [self._widths[name] for name in names if name in self._widths]
-            if known:
-                return max(known)
+            widths = [self._widths[name] for name in names if name in self._widths]
+            if widths:
+                return max(widths)
         return self._default
 
 
@@ -810,8 +810,8 @@ def _skeleton(model: ModelProto) -> tuple[ModelProto, set[str]]:
         if math.prod(tensor.dims) <= _LARGEST_SETTING:
             graph.initializer.append(tensor)
         else:
-            given = helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
-            graph.input.append(given)
+            stand_in = helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            graph.input.append(stand_in)
     weights = {"", *(tensor.name for tensor in source.initializer)}
     for node in graph.node:
         if node.op_type in _QUANTIZERS:

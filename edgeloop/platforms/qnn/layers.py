@@ -60,14 +60,14 @@ def model_costs(
     with TemporaryDirectory(prefix="edgeloop-layers-") as name:
         folder = Path(name).resolve()
         quantized, deployed = folder / "quantized.onnx", folder / "deployed.onnx"
-        found = _call(
+        inspected = _call(
             shop,
             "layers",
             model=str(model.resolve()),
             quantized=str(quantized),
             deployed_as=str(deployed),
         )
-        layers = [_layer(*fields) for fields in found["layers"]]
+        layers = [_layer(*fields) for fields in inspected["layers"]]
         whole = measure(quantized)
         names = [layer.name for layer in layers]
 
@@ -76,11 +76,11 @@ def model_costs(
             answer = _call(shop, "prefix", **fields, count=count, copies=copies)
             return float(answer["cycles"])
 
-        known = CutTimes.remembered(cache, f"{found['digest']}-{shop.soc}-{_compiler()}")
-        missing = attribute_layers(layers, time_cut, known, shop.workers, limit_s, progress)
+        cut_times = CutTimes.remembered(cache, f"{inspected['digest']}-{shop.soc}-{_compiler()}")
+        missing = attribute_layers(layers, time_cut, cut_times, shop.workers, limit_s, progress)
     total_us = 1e6 * whole.seconds
-    costs = layer_costs(layers, known.cuts, known.whole, total_us)
-    kept = tuple(cost for cost in costs if len(cost.members) <= _MOST_IN_GROUP)
+    costs = layer_costs(layers, cut_times.cuts, cut_times.whole, total_us)
+    attributed = tuple(cost for cost in costs if len(cost.members) <= _MOST_IN_GROUP)
     left = [cost for cost in costs if len(cost.members) > _MOST_IN_GROUP]
     reasons = [
         f"{cost.time_us:.3g} µs of the {len(cost.members)} layers from {cost.members[0]!r} to "
@@ -94,11 +94,11 @@ def model_costs(
         shop.device,
         total_us,
         whole.raw_us or 0.0,
-        kept,
+        attributed,
         unattributed_us=sum(cost.time_us for cost in left),
         is_calibrated=shop.is_calibrated,
         notes=(*_notes(whole), *reasons),
-        compiles=known.compiles,
+        compiles=cut_times.compiles,
         missing_ops=whole.missing_ops,
         low_us=None if whole.low_s is None else 1e6 * whole.low_s,
         high_us=None if whole.high_s is None else 1e6 * whole.high_s,
@@ -189,11 +189,11 @@ def layer_costs(
     the first n layers."""
     bounds = [0, *kept_cuts(cuts, whole), len(layers)]
     times = [*(cuts[number].layers if number else 0.0 for number in bounds[:-1]), whole]
-    found = []
+    costs = []
     for (first, last), (start, end) in zip(pairwise(bounds), pairwise(times), strict=True):
         share = (end - start) / whole if whole else 0.0
-        found.append(_entry(layers[first:last], share * total_us, share))
-    return found if found[-1].members or found[-1].time_us else found[:-1]
+        costs.append(_entry(layers[first:last], share * total_us, share))
+    return costs if costs[-1].members or costs[-1].time_us else costs[:-1]
 
 
 def _entry(group: Sequence[GraphLayer], time_us: float, share: float) -> LayerCost:
@@ -245,50 +245,50 @@ class CutTimes:
         if folder is None:
             return cls()
         path = folder / f"{digest}-{_METHOD}.json"
-        found = cls(path=path)
+        empty = cls(path=path)
         with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
-            known = json.loads(path.read_text(encoding="utf-8"))
+            stored = json.loads(path.read_text(encoding="utf-8"))
             cuts = {
-                int(number): TimedCut(*map(float, two)) for number, two in known["cuts"].items()
+                int(number): TimedCut(*map(float, two)) for number, two in stored["cuts"].items()
             }
-            refused = {int(number) for number in known["refused"]}
-            return cls(float(known["whole"]), cuts, refused, path=path)
-        return found
+            refused = {int(number) for number in stored["refused"]}
+            return cls(float(stored["whole"]), cuts, refused, path=path)
+        return empty
 
     def remember(self) -> None:
         """Where it cannot be written, the next run starts afresh."""
         if self.path is None:
             return
         cuts = {str(number): (cut.once, cut.twice) for number, cut in sorted(self.cuts.items())}
-        known = {"whole": self.whole, "cuts": cuts, "refused": sorted(self.refused)}
+        document = {"whole": self.whole, "cuts": cuts, "refused": sorted(self.refused)}
         with suppress(OSError):
             make_folder(self.path.parent)
-            write_atomic(self.path, json.dumps(known))
+            write_atomic(self.path, json.dumps(document))
 
 
 def attribute_layers(
     layers: Sequence[GraphLayer],
     time_cut: TimeCut,
-    known: CutTimes,
+    cut_times: CutTimes,
     workers: int,
     limit_s: float,
     progress: Progress | None = None,
 ) -> int:
-    """Fill `known` with cuts until every part is one layer or costs next to nothing. Returns how
+    """Fill `cut_times` until every part is one layer or costs next to nothing. Returns how
     many cuts the time was too short for."""
     end = time.monotonic() + limit_s
-    if not known.whole:
-        known.whole = time_cut(0, 1)
-        known.compiles += 1
-        known.remember()
+    if not cut_times.whole:
+        cut_times.whole = time_cut(0, 1)
+        cut_times.compiles += 1
+        cut_times.remember()
     possible = {n for n, layer in enumerate(layers, start=1) if layer.cut_bytes is not None}
-    possible -= known.refused
+    possible -= cut_times.refused
     running: dict[Future[TimedCut], int] = {}
     pool = ThreadPoolExecutor(workers)
     try:
         while True:
             while len(running) < workers and time.monotonic() < end:
-                number = _next_cut(layers, known, possible, set(running.values()))
+                number = _next_cut(layers, cut_times, possible, set(running.values()))
                 if number is None:
                     break
                 running[pool.submit(_both, time_cut, number)] = number
@@ -296,31 +296,31 @@ def attribute_layers(
                 break
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
-                _take(known, running.pop(future), future)
-            known.remember()
-            possible -= known.refused | known.failed
+                _take(cut_times, running.pop(future), future)
+            cut_times.remember()
+            possible -= cut_times.refused | cut_times.failed
             if progress is not None:
-                progress(len(known.cuts), len(possible))
+                progress(len(cut_times.cuts), len(possible))
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
     if progress is not None:
         progress(len(possible), len(possible))
-    return sum(len(part.cuts) for part in _parts(layers, known, possible, set()))
+    return sum(len(part.cuts) for part in _parts(layers, cut_times, possible, set()))
 
 
 def _both(time_cut: TimeCut, number: int) -> TimedCut:
     return TimedCut(time_cut(number, 1), time_cut(number, 2))
 
 
-def _take(known: CutTimes, number: int, future: Future[TimedCut]) -> None:
+def _take(cut_times: CutTimes, number: int, future: Future[TimedCut]) -> None:
     """The whole compiles, so a part that does not says nothing of the model."""
     try:
-        known.cuts[number] = future.result()
-        known.compiles += 2
+        cut_times.cuts[number] = future.result()
+        cut_times.compiles += 2
     except ModelRefused:
-        known.refused.add(number)
+        cut_times.refused.add(number)
     except (ModelFailed, MemoryExceeded):
-        known.failed.add(number)
+        cut_times.failed.add(number)
 
 
 @dataclass(frozen=True)
@@ -339,34 +339,34 @@ class _Part:
 
 
 def _next_cut(
-    layers: Sequence[GraphLayer], known: CutTimes, possible: set[int], running: set[int]
+    layers: Sequence[GraphLayer], cut_times: CutTimes, possible: set[int], running: set[int]
 ) -> int | None:
-    if len(layers) in possible - running - set(known.cuts):
+    if len(layers) in possible - running - set(cut_times.cuts):
         return len(layers)  # without it the cost of the outputs is not known
-    parts = _parts(layers, known, possible, running)
+    parts = _parts(layers, cut_times, possible, running)
     costliest = max(parts, key=lambda part: part.cost, default=None)
     return None if costliest is None else costliest.middle(layers)
 
 
 def _parts(
-    layers: Sequence[GraphLayer], known: CutTimes, possible: set[int], running: set[int]
+    layers: Sequence[GraphLayer], cut_times: CutTimes, possible: set[int], running: set[int]
 ) -> list[_Part]:
     """Those worth looking into. A cut that is being compiled stands between its neighbours."""
     end = len(layers) + 1
-    times = {0: 0.0, end: known.whole, **{n: cut.layers for n, cut in known.cuts.items()}}
+    times = {0: 0.0, end: cut_times.whole, **{n: cut.layers for n, cut in cut_times.cuts.items()}}
     sure = sorted(times)
     for number in running:
         below = max(n for n in sure if n < number)
         above = min(n for n in sure if n > number)
         ahead = (number - below) / (above - below)
         times[number] = times[below] + ahead * (times[above] - times[below])
-    found = []
+    parts = []
     for first, last in pairwise(sorted(times)):
         cost = abs(times[last] - times[first])
         cuts = sorted(n for n in possible if first < n < last)
-        if cuts and cost > _NEXT_TO_NOTHING * known.whole:
-            found.append(_Part(cost, tuple(cuts)))
-    return found
+        if cuts and cost > _NEXT_TO_NOTHING * cut_times.whole:
+            parts.append(_Part(cost, tuple(cuts)))
+    return parts
 
 
 # Prefixes of a deployed graph: its first layers, ended so that the compiler takes them.
@@ -425,15 +425,15 @@ class Prefixes:
 
     def layers(self) -> list[GraphLayer]:
         macs = self._macs()
-        found = []
+        layers = []
         for count, node in enumerate(self._nodes, start=1):
             shape = self._shapes.get(node.output[0], ())
             crossing = self._crossing(count)
             size = None if crossing is None else sum(self._bytes(name) for name in crossing)
-            found.append(
+            layers.append(
                 GraphLayer(node.name, node.op_type, shape, macs.get(node.name, 0), size or None)
             )
-        return found
+        return layers
 
     def cut(self, count: int, copies: int = 1) -> ModelProto:
         """The first `count` layers; there must be a cut behind them."""
@@ -482,22 +482,24 @@ class Prefixes:
 
     def _ranked(self) -> dict[str, int]:
         """How many layers a tensor needs; conversions need what they convert."""
-        own = {node.name: count for count, node in enumerate(self._nodes, start=1)}
+        positions = {node.name: count for count, node in enumerate(self._nodes, start=1)}
         ranks = dict.fromkeys((*self._inputs, *self._constants, ""), 0)
         for node in self._model.graph.node:
             before = max((ranks.get(name, 0) for name in node.input), default=0)
-            rank = own.get(node.name, before) if node.op_type not in _CONVERTING else before
-            is_behind = node.op_type not in _CONVERTING and node.name not in own and before > 0
+            rank = positions.get(node.name, before) if node.op_type not in _CONVERTING else before
+            is_behind = (
+                node.op_type not in _CONVERTING and node.name not in positions and before > 0
+            )
             for name in node.output:
                 ranks[name] = len(self._nodes) + 1 if is_behind else max(rank, before)
         return ranks
 
     def _crossing(self, count: int) -> list[str] | None:
         """The quantized tensors that leave the first `count` layers; None if others leave too."""
-        found: dict[str, None] = {}
+        crossing: dict[str, None] = {}
         for name in self._outputs:
             if self._ranks[name] <= count and name not in self._inputs:
-                found[name] = None
+                crossing[name] = None
         for node in self._model.graph.node:
             if self._ranks[node.output[0]] <= count:
                 continue
@@ -507,9 +509,9 @@ class Prefixes:
                 maker = self._makers[name]
                 source = maker.input[0] if maker.op_type == "DequantizeLinear" else name
                 if not self._is_given(source):
-                    found[source] = None
-        is_possible = all(self._is_quantized(name) for name in found)
-        return list(found) if found and is_possible else None
+                    crossing[source] = None
+        is_possible = all(self._is_quantized(name) for name in crossing)
+        return list(crossing) if crossing and is_possible else None
 
     def _is_given(self, name: str) -> bool:
         """Without any layer: an input, a weight, or what is made of these alone."""
@@ -542,13 +544,13 @@ class Prefixes:
     def _found_images(self) -> set[str]:
         """Tensors that are images, channel first: what convolutions, poolings and resizes make,
         and what is computed of these value by value."""
-        found: set[str] = set()
+        images: set[str] = set()
         for node in self._model.graph.node:
             if len(self._shapes.get(node.output[0], ())) != 4 or node.op_type in _RESHAPING:
                 continue
-            if node.op_type in _SPATIAL or found.intersection(node.input):
-                found.update(node.output)
-        return found
+            if node.op_type in _SPATIAL or images.intersection(node.input):
+                images.update(node.output)
+        return images
 
     def _bytes(self, tensor: str) -> int:
         from onnx import TensorProto
@@ -610,6 +612,6 @@ def shapes_with_quantized(model: ModelProto) -> dict[str, tuple[int, ...]]:
         for node in model.graph.node:
             if node.op_type in _CONVERTING:
                 pair = (node.input[0], node.output[0])
-                known = [shapes[name] for name in pair if name in shapes]
-                shapes.update(dict.fromkeys(pair, known[0]) if known else {})
+                either = [shapes[name] for name in pair if name in shapes]
+                shapes.update(dict.fromkeys(pair, either[0]) if either else {})
     return shapes

@@ -155,8 +155,8 @@ class NativeWork:
         onnx.save_model(graph, simplified)
         inferred = onnx.shape_inference.infer_shapes(graph)
         notes = [*estimate_caveats(graph), *rewrite_notes(graph)]
-        found = [tensor.to_fields() for tensor in tunable_tensors(inferred, pixels)]
-        fields = {"info": info.to_fields(), "ranges": ranges, "tensors": found}
+        tensors = [tensor.to_fields() for tensor in tunable_tensors(inferred, pixels)]
+        fields = {"info": info.to_fields(), "ranges": ranges, "tensors": tensors}
         return {**fields, "pixels": pixels, "caveats": notes}, ()
 
     def quantize_plan(
@@ -246,8 +246,8 @@ class NativeWork:
         import onnx
 
         session = self._session(model, options, may_split=True)
-        found = division(session, onnx.load_model(model), _PROVIDER)
-        return {"note": str(found) if found.layers else ""}, ()
+        divided = division(session, onnx.load_model(model), _PROVIDER)
+        return {"note": str(divided) if divided.layers else ""}, ()
 
     def estimate(
         self, quantized: str, soc: int, output: str = "logits", may_split: bool = False
@@ -268,13 +268,13 @@ class NativeWork:
         divided = None
         if may_split:
             divided = division(session, graph, _PROVIDER)
-        wanted = (_TIME, _LOW, _HIGH, _UNKNOWN, *_TRAFFIC.values())
-        events = events_of(profile, divided.parts if divided else 1, wanted)
+        event_names = (_TIME, _LOW, _HIGH, _UNKNOWN, *_TRAFFIC.values())
+        events = events_of(profile, divided.parts if divided else 1, event_names)
         if _TIME not in events:
             raise ModelFailed(reason=f"the compiler gives no estimate for chip number {soc}")
         traffic = {name: int(events.get(event, 0)) for name, event in _TRAFFIC.items()}
         times = {"raw_us": _TIME, "low_us": _LOW, "high_us": _HIGH}
-        found = {name: float(events[event]) for name, event in times.items()}
+        estimates = {name: float(events[event]) for name, event in times.items()}
         caveats = estimate_caveats(model)
         left_out = {"missing_ops": int(events.get(_UNKNOWN, 0)), "cpu_layers": 0}
         if divided and divided.layers:
@@ -285,7 +285,7 @@ class NativeWork:
         left = sorted({kind for kind, _ in divided.layers}) if divided else []
         texts = {"caveats": caveats, "cpu_operators": left}
         share = wide_share(model) or 0.0
-        return {**found, **traffic, **left_out, **about, **texts, "wide_share": share}, ()
+        return {**estimates, **traffic, **left_out, **about, **texts, "wide_share": share}, ()
 
     def screen(self, model: str, socs: list[int], output: str = "logits") -> Answer:
         """Estimates of a model that is not trained yet: scales are made up."""
@@ -346,10 +346,10 @@ class NativeWork:
         while len(self._sessions) > _KEPT_SESSIONS:
             del self._sessions[next(iter(self._sessions))]
         graph = info_from(info)
-        wanted = [tensor.name for tensor in graph.outputs]
+        output_names = [tensor.name for tensor in graph.outputs]
         batch = dict(zip(names, inputs, strict=True))
-        outputs = run_samples(batch, graph, lambda feeds: session.run(wanted, feeds))
-        return {}, tuple(outputs[name] for name in wanted)
+        outputs = run_samples(batch, graph, lambda feeds: session.run(output_names, feeds))
+        return {}, tuple(outputs[name] for name in output_names)
 
     def _session(
         self,
@@ -404,8 +404,8 @@ class NativeWork:
                 raise MissingLibrary(reason=problem)
             provider = str(library(PROVIDER_LIBRARY))
             onnxruntime.register_execution_provider_library(_PROVIDER, provider)
-            found = onnxruntime.get_ep_devices()
-            self._devices = [device for device in found if device.ep_name == _PROVIDER]
+            offered = onnxruntime.get_ep_devices()
+            self._devices = [device for device in offered if device.ep_name == _PROVIDER]
             if not self._devices:
                 raise WorkerFailed(reason="onnxruntime-qnn offers no device on this machine")
         return self._devices

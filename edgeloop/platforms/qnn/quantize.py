@@ -62,8 +62,8 @@ def quantize_model(
         "scale": np.array(1 / levels, dtype=np.float32),
         "zero_point": np.array(0, dtype=np.uint16 if is_wide else np.uint8),
     }
-    given = calibration_batch(info, samples)
-    images = [one.name for one in info.inputs if is_pixels(given[one.name], one)]
+    batch = calibration_batch(info, samples)
+    images = [one.name for one in info.inputs if is_pixels(batch[one.name], one)]
     settings = get_qnn_qdq_config(
         model,
         calibration_reader(calibration_runs(info, samples)),
@@ -190,9 +190,9 @@ def _range(node: NodeProto, ranges: dict[str, Range]) -> Range:
     if node.op_type in _KEEPING and node.input[0] in ranges:
         return ranges[node.input[0]]
     if node.op_type == "Concat":
-        given = [ranges[name] for name in node.input if name in ranges]
-        if given:
-            return min(low for low, _ in given), max(high for _, high in given)
+        input_ranges = [ranges[name] for name in node.input if name in ranges]
+        if input_ranges:
+            return min(low for low, _ in input_ranges), max(high for _, high in input_ranges)
     high = 4 + 4 / len(ranges)
     return (0.0, high) if node.op_type in _POSITIVE else (-high, high)
 
@@ -230,17 +230,17 @@ def calibrate(model: ModelProto, info: GraphInfo, samples: Samples) -> dict[str,
             calibrate_method=CalibrationMethod.MinMax,
         )
         calibrator.collect_data(calibration_reader(calibration_runs(info, samples)))
-        found = calibrator.compute_data()
+        ranges = calibrator.compute_data()
     return {
         name: [float(data.range_value[0].item()), float(data.range_value[1].item())]
-        for name, data in found.items()
+        for name, data in ranges.items()
     }
 
 
 def pixel_inputs(info: GraphInfo, samples: Samples) -> list[str]:
     """Inputs that are given images: 8 bits hold them exactly."""
-    given = calibration_batch(info, samples)
-    return [one.name for one in info.inputs if is_pixels(given[one.name], one)]
+    batch = calibration_batch(info, samples)
+    return [one.name for one in info.inputs if is_pixels(batch[one.name], one)]
 
 
 def quantize_plan(
@@ -323,12 +323,12 @@ def spread_bits(
     named = plan.bits
     bits = {name: named.get(name, plan.default.weights) for name in weights}
     for group in groups:
-        given = {name: named[name] for name in group.members if name in named}
-        if len(set(given.values())) > 1:
-            shown = " and ".join(map(repr, list(given)[:2]))
+        named_bits = {name: named[name] for name in group.members if name in named}
+        if len(set(named_bits.values())) > 1:
+            shown = " and ".join(map(repr, list(named_bits)[:2]))
             reason = f"the precision file gives {shown} different bits, but they share theirs"
             raise PlanMisfit(reason=reason)
-        count = next(iter(given.values()), plan.default.activations)
+        count = next(iter(named_bits.values()), plan.default.activations)
         bits |= dict.fromkeys(group.members, count)
     return bits | {name: named.get(name, 8) for name in pixels}
 
@@ -536,18 +536,22 @@ def _take_tensor(graph: GraphProto, source: ValueInfoProto) -> None:
     quantizer = _first_quantizer(graph, source.name) if kind == TensorProto.FLOAT else None
     if quantizer is None:
         return
-    given, scales = _fresh(graph, f"{source.name}_bytes"), list(quantizer.input[1:])
+    bytes_name, scales = _fresh(graph, f"{source.name}_bytes"), list(quantizer.input[1:])
     for node in _readers(graph, source.name):
         if node.op_type == "QuantizeLinear" and list(node.input[1:]) == scales:
-            _rename_inputs(graph, node.output[0], given)
+            _rename_inputs(graph, node.output[0], bytes_name)
             graph.node.remove(node)
     if _readers(graph, source.name):
         maker = helper.make_node(
-            "DequantizeLinear", [given, *scales], [source.name], given, domain=quantizer.domain
+            "DequantizeLinear",
+            [bytes_name, *scales],
+            [source.name],
+            bytes_name,
+            domain=quantizer.domain,
         )
         _put_in_front(graph, [maker])
     kind = _kind_of(graph, scales[1])
-    source.CopyFrom(helper.make_tensor_value_info(given, kind, _shape(source)))
+    source.CopyFrom(helper.make_tensor_value_info(bytes_name, kind, _shape(source)))
 
 
 def _leave_out_unused(graph: GraphProto) -> None:
@@ -743,9 +747,9 @@ def division(session: Any, model: ModelProto, provider: str) -> Division:
     counted = count_layers(onnx.shape_inference.infer_shapes(model))
     total = sum(layer.macs for layer in counted)
     names = {name for _, name in layers}
-    own = sum(layer.macs for layer in counted if layer.name in names)
+    cpu_macs = sum(layer.macs for layer in counted if layer.name in names)
     count = sum(part.ep_name == provider for part in parts)
-    return Division(count, layers, own / total if total else 0.0)
+    return Division(count, layers, cpu_macs / total if total else 0.0)
 
 
 def events_of(profile: Path, parts: int, added: Sequence[str]) -> Mapping[str, float]:

@@ -107,8 +107,8 @@ class QnnToolchain:
 
     def inspect(self, model: Path) -> GraphInfo:
         """Raises UnusableModel (a BadModel) with the reason in plain words."""
-        found = self._call("inspect", model=_text(model), may_split=self._may_split)
-        return info_from(found["info"])
+        answer = self._call("inspect", model=_text(model), may_split=self._may_split)
+        return info_from(answer["info"])
 
     def convert(
         self,
@@ -121,7 +121,7 @@ class QnnToolchain:
         if precision == "fp16":
             reason = "fp16 models are not quantized: choose a8w8, a8w8-per-channel or a16w8"
             raise BadInput(reason=reason)
-        wanted = [find_chip(chip) for chip in chips]
+        targets = [find_chip(chip) for chip in chips]
         folder.mkdir(parents=True, exist_ok=True)
         quantized, table = (folder / f"{model.stem}{end}" for end in (".quant.onnx", ".layers.csv"))
         with tempfile.TemporaryDirectory(dir=folder, prefix=".convert-") as name:
@@ -141,7 +141,7 @@ class QnnToolchain:
             files = {path.name: path for path in (quantized, table)}
             notes, memory = tuple(made["caveats"]), _memory(made)
             converted = Converted(info, precision, files, quantized.name, notes, memory)
-            return self._compiled(converted, work, wanted)
+            return self._compiled(converted, work, targets)
 
     def convert_plan(
         self,
@@ -151,18 +151,18 @@ class QnnToolchain:
         plan: PrecisionPlan,
         chips: tuple[str, ...] = (),
     ) -> Converted:
-        wanted = [find_chip(chip) for chip in chips]
+        targets = [find_chip(chip) for chip in chips]
         folder.mkdir(parents=True, exist_ok=True)
         quantized, table = (folder / f"{model.stem}{end}" for end in (".quant.onnx", ".layers.csv"))
         with tempfile.TemporaryDirectory(dir=folder, prefix=".convert-") as name:
             work = Path(name).resolve()
-            found = self.calibrate_tensors(model, calibration, work)
+            calibrated = self.calibrate_tensors(model, calibration, work)
             (work / _LAYERS).replace(table)
-            made = self._quantized(found, plan, quantized, with_memory=True)
+            made = self._quantized(calibrated, plan, quantized, with_memory=True)
             files = {path.name: path for path in (quantized, table)}
-            notes, memory = found.notes, _memory(made)
-            converted = Converted(found.info, plan.name, files, quantized.name, notes, memory)
-            return self._compiled(converted, work, wanted)
+            notes, memory = calibrated.notes, _memory(made)
+            converted = Converted(calibrated.info, plan.name, files, quantized.name, notes, memory)
+            return self._compiled(converted, work, targets)
 
     def calibrate_tensors(self, model: Path, calibration: Samples, folder: Path) -> CalibratedModel:
         folder.mkdir(parents=True, exist_ok=True)
@@ -246,14 +246,14 @@ class QnnToolchain:
     def estimate(self, quantized: Path, chip: Chip, output: OutputForm = "logits") -> Estimate:
         """Of the graph that would be deployed; deterministic. The chip must have an estimate."""
         soc = chip.require_estimate()
-        found = self._call(
+        answer = self._call(
             "estimate",
             quantized=_text(quantized),
             soc=soc,
             output=output,
             may_split=self._may_split,
         )
-        return _estimate(soc, found)
+        return _estimate(soc, answer)
 
     def screen(self, model: Path, chip: Chip, output: OutputForm = "logits") -> Estimate:
         """Nearly the same number for a float model, trained or not: no calibration, no files.
@@ -267,8 +267,8 @@ class QnnToolchain:
         """As `screen`, by the numbers of chips; the model is quantized once."""
         limit_s = self._limit_s * len(socs)
         fields = {"model": _text(model), "socs": list(socs), "output": output}
-        found = self._call("screen", limit_s=limit_s, **fields)["estimates"]
-        return {soc: _estimate(soc, one) for soc, one in zip(socs, found, strict=True)}
+        answers = self._call("screen", limit_s=limit_s, **fields)["estimates"]
+        return {soc: _estimate(soc, one) for soc, one in zip(socs, answers, strict=True)}
 
     def measure(self, model: Path, chip: Chip, profile: LatencyProfile | None) -> Measurement:
         """The predicted time of a quantized model on a chip, with its interval. A chip without a
@@ -283,13 +283,13 @@ class QnnToolchain:
         self, quantized: Path, name: str, folder: Path, chips: tuple[str, ...] = ()
     ) -> dict[str, Path]:
         """What `convert` makes of a quantized model, for this one; `name` is that of the model."""
-        wanted = [find_chip(chip) for chip in chips]
+        targets = [find_chip(chip) for chip in chips]
         folder.mkdir(parents=True, exist_ok=True)
-        own = folder / f"{Path(name).stem}.quant.onnx"
-        shutil.copyfile(quantized, own)
+        copy = folder / f"{Path(name).stem}.quant.onnx"
+        shutil.copyfile(quantized, copy)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".compile-") as scratch:
-            made, _ = self._for_chips(own, Path(scratch).resolve(), wanted)
-        return {own.name: own, **made}
+            made, _ = self._for_chips(copy, Path(scratch).resolve(), targets)
+        return {copy.name: copy, **made}
 
     def close(self) -> None:
         self._process.close()
@@ -373,59 +373,62 @@ class QnnEstimator:
 
 
 def measurement(
-    found: Estimate, chip: Chip, profile: LatencyProfile | None, reference: Estimate | None = None
+    estimate: Estimate,
+    chip: Chip,
+    profile: LatencyProfile | None,
+    reference: Estimate | None = None,
 ) -> Measurement:
     """The same for the same model, so one sample says it all."""
-    predicted = predict(found, chip, profile, reference=reference)
+    predicted = predict(estimate, chip, profile, reference=reference)
     conditions: dict[str, str | float] = {
         "chip": chip.name,
-        "estimated_as_soc": found.soc,
-        "format": found.form,
-        "input_fill_bytes": found.input_fill_bytes,
-        "fill_bytes": found.fill_bytes,
-        "spill_bytes": found.spill_bytes,
-        "output_spill_bytes": found.output_spill_bytes,
+        "estimated_as_soc": estimate.soc,
+        "format": estimate.form,
+        "input_fill_bytes": estimate.input_fill_bytes,
+        "fill_bytes": estimate.fill_bytes,
+        "spill_bytes": estimate.spill_bytes,
+        "output_spill_bytes": estimate.output_spill_bytes,
     }
-    if found.cpu_operators:
-        conditions["cpu_operators"] = ", ".join(found.cpu_operators)
+    if estimate.cpu_operators:
+        conditions["cpu_operators"] = ", ".join(estimate.cpu_operators)
     if predicted.caveats:
         conditions["note"] = "; ".join(predicted.caveats)
     if profile is not None:
-        conditions["profile_constants"] = constants_text(profile, found.form)
+        conditions["profile_constants"] = constants_text(profile, estimate.form)
     seconds = predicted.time_us / 1e6
     return Measurement(
         seconds=seconds,
         samples_s=(seconds,),
         is_estimate=True,
-        raw_us=found.raw_us,
-        low_us=found.low_us,
-        high_us=found.high_us,
+        raw_us=estimate.raw_us,
+        low_us=estimate.low_us,
+        high_us=estimate.high_us,
         low_s=None if predicted.low_us is None else predicted.low_us / 1e6,
         high_s=None if predicted.high_us is None else predicted.high_us / 1e6,
         coverage=predicted.coverage,
         basis=predicted.basis,
-        missing_ops=found.missing_ops + found.cpu_layers,
+        missing_ops=estimate.missing_ops + estimate.cpu_layers,
         is_deterministic=True,
         profile="" if profile is None else profile.name,
         is_calibrated=predicted.is_calibrated,
         conditions=conditions,
-        ddr_bytes=found.ddr_bytes,
+        ddr_bytes=estimate.ddr_bytes,
     )
 
 
 def _measured(
     ask: Callable[[Chip], Estimate], chip: Chip, profile: LatencyProfile | None
 ) -> Measurement:
-    found = {one.estimate_soc: ask(one) for one in _needed(chip, profile)}
-    reference = found.get(find_chip(DEFAULT_CHIP).estimate_soc) if profile is None else None
-    return measurement(found[chip.estimate_soc], chip, profile, reference)
+    by_soc = {one.estimate_soc: ask(one) for one in _needed(chip, profile)}
+    reference = by_soc.get(find_chip(DEFAULT_CHIP).estimate_soc) if profile is None else None
+    return measurement(by_soc[chip.estimate_soc], chip, profile, reference)
 
 
 def _needed(chip: Chip, profile: LatencyProfile | None) -> list[Chip]:
     """Chips to compile for: a chip without a profile gets a time relative to the default one's."""
-    known = find_chip(DEFAULT_CHIP)
-    is_known = profile is not None or chip.estimate_soc == known.estimate_soc
-    return [chip] if is_known else [chip, known]
+    default = find_chip(DEFAULT_CHIP)
+    is_known = profile is not None or chip.estimate_soc == default.estimate_soc
+    return [chip] if is_known else [chip, default]
 
 
 @cache
@@ -466,6 +469,6 @@ def _text(path: Path) -> str:
     return str(path.resolve())
 
 
-def _estimate(soc: int, found: dict[str, Any]) -> Estimate:
-    caveats, left = tuple(found.pop("caveats")), tuple(found.pop("cpu_operators"))
-    return Estimate(soc=soc, caveats=caveats, cpu_operators=left, **found)
+def _estimate(soc: int, fields: dict[str, Any]) -> Estimate:
+    caveats, left = tuple(fields.pop("caveats")), tuple(fields.pop("cpu_operators"))
+    return Estimate(soc=soc, caveats=caveats, cpu_operators=left, **fields)

@@ -109,9 +109,9 @@ class SnpePlatform(Platform):
         from edgeloop.platforms.snpe.device import AdbDevice
         from edgeloop.platforms.snpe.sdk import find_sdk
 
-        own = settings.section(SnpeSettings)
-        sdk = find_sdk(own.snpe_root) if own.snpe_root else None
-        return AdbDevice(name.partition(":")[2], sdk, options=own.board_options)
+        section = settings.section(SnpeSettings)
+        sdk = find_sdk(section.snpe_root) if section.snpe_root else None
+        return AdbDevice(name.partition(":")[2], sdk, options=section.board_options)
 
     def list_devices(self, settings: Settings) -> Iterable[ListedDevice]:
         """None without adb, or while its server does not answer."""
@@ -129,17 +129,17 @@ class SnpePlatform(Platform):
 
     def devices_of_type(self, chip: str, settings: Settings) -> Sequence[str]:
         names = [device.device for device in self.list_devices(settings)]
-        found = []
+        matching = []
         for name in names:
             device = self.open_device(name, settings)
             try:
                 with contextlib.suppress(EdgeloopError):
                     device.probe()
                 if device.device_type == chip:
-                    found.append(name)
+                    matching.append(name)
             finally:
                 device.close()
-        return found
+        return matching
 
     def leftovers(
         self, device: str, settings: Settings, older_s: float
@@ -148,11 +148,11 @@ class SnpePlatform(Platform):
         from edgeloop.platforms.snpe.board import ROOT, BoardLeftovers
         from edgeloop.platforms.snpe.sdk import find_sdk
 
-        own, digest = settings.section(SnpeSettings), ""
+        section, digest = settings.section(SnpeSettings), ""
         with contextlib.suppress(EdgeloopError):
-            digest = find_sdk(own.snpe_root).digest
+            digest = find_sdk(section.snpe_root).digest
         adb = Adb(device.partition(":")[2])
-        lease_s = own.board_options.lease_s
+        lease_s = section.board_options.lease_s
         return BoardLeftovers(adb, ROOT, digest, older_s, lease_s).find()
 
     def health(self, settings: Settings) -> Iterable[HealthCheck]:

@@ -357,11 +357,11 @@ class AdbCall:
 
     def _drain(self) -> None:
         assert self.process.stderr is not None
-        kept = b""
+        tail = b""
         with self.process.stderr as source:
             while piece := os.read(source.fileno(), _LAST_BYTES):
-                kept = (kept + piece)[-_LAST_BYTES:]
-        self.err = kept.decode("utf-8", "replace")
+                tail = (tail + piece)[-_LAST_BYTES:]
+        self.err = tail.decode("utf-8", "replace")
 
 
 class _Counted:
@@ -449,13 +449,13 @@ def squeezed(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 def unpacked(stream: IO[bytes], is_squeezed: bool = False) -> dict[str, bytes]:
     """The plain files of a stream by their names; links and the like are passed over."""
-    found: dict[str, bytes] = {}
+    files: dict[str, bytes] = {}
     with tarfile.open(fileobj=stream, mode="r|gz" if is_squeezed else "r|") as archive:
         for member in archive:
             content = archive.extractfile(member) if member.isfile() else None
             if content is not None:
-                found[member.name.removeprefix("./")] = content.read()
-    return found
+                files[member.name.removeprefix("./")] = content.read()
+    return files
 
 
 def _blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:

@@ -214,13 +214,13 @@ class Board:
     def _clear_leftovers(self) -> None:
         """Tools that outlived their client still work on the board, and folders of runs that were
         cut off lie there; both belonged to the holder of the lease before, and are orphaned."""
-        known = "|".join(["'*'", *sorted(self._runs)])
+        ours = "|".join(["'*'", *sorted(self._runs)])
         marker = words(f"{ROOT}/run/")
         self.adb.shell(f"""
 {restore(ROOT)}
 cd {words(f"{ROOT}/run")} || exit 0
 for old in *; do
-  case "$old" in {known}) continue;; esac
+  case "$old" in {ours}) continue;; esac
   ls -ld /proc/[0-9]*/cwd 2>/dev/null | grep -F -- " -> "{marker}"$old" |
     sed -n 's#.*/proc/\\([0-9]*\\)/cwd.*#\\1#p' | while read -r number; do kill -9 "$number"; done
   rm -rf "./$old"
@@ -408,17 +408,17 @@ fi"""
 
 
 def _fields(text: str) -> dict[str, str]:
-    found = dict(line.partition("=")[::2] for line in text.splitlines())
-    return {name: found.get(name, "").strip() for name in ("up", "now", *_FIELDS)}
+    values = dict(line.partition("=")[::2] for line in text.splitlines())
+    return {name: values.get(name, "").strip() for name in ("up", "now", *_FIELDS)}
 
 
 def _machine() -> str:
     """This machine since it started, and the processes that one can see from here."""
     boot = Path("/proc/sys/kernel/random/boot_id")
-    known = boot.read_text().strip() if boot.exists() else socket.gethostname()
+    identity = boot.read_text().strip() if boot.exists() else socket.gethostname()
     with contextlib.suppress(OSError):
-        known += f" {Path('/proc/self/ns/pid').readlink()}"
-    return known
+        identity += f" {Path('/proc/self/ns/pid').readlink()}"
+    return identity
 
 
 def _died_here(machine: str, pid: str) -> bool:
@@ -456,19 +456,19 @@ class BoardLeftovers:
         """Raises DeviceBusy where a runner holds the board."""
         self._adb.probe()
         self._lease.check_free()
-        found = []
+        leftovers = []
         for kind, why, pattern in (
             ("SDKs", "that no runner has used lately", _SDK),
             ("inputs and models", "that no runner has used lately", _FILE),
         ):
             old = self._old(pattern)
             names, sizes = [name for name, _ in old], [size for _, size in old]
-            found.append(
+            leftovers.append(
                 DeviceLeftover(
                     f"adb:{self._adb.serial}", kind, names, sizes, why, self._remover(pattern)
                 )
             )
-        return [leftover for leftover in found if leftover.names]
+        return [leftover for leftover in leftovers if leftover.names]
 
     def _remover(self, pattern: re.Pattern[str]) -> Callable[[], int]:
         def remove() -> int:
@@ -504,15 +504,15 @@ done
 true""")
         if answer.code:
             raise self._adb.unavailable(f"its files cannot be listed: {answer.last_line}")
-        now, found = 0, []
+        now, listed = 0, []
         for line in answer.text.splitlines():
             parts = line.strip().split(" ", 2)
             if parts[0] == "now" and len(parts) == 2 and parts[1].isdecimal():
                 now = int(parts[1])
             elif len(parts) == 3 and parts[0].isdecimal() and parts[1].isdecimal():
-                found.append((int(parts[0]), int(parts[1]), parts[2]))
+                listed.append((int(parts[0]), int(parts[1]), parts[2]))
         return [
             (name, size)
-            for used, size, name in sorted(found)
+            for used, size, name in sorted(listed)
             if pattern.fullmatch(name) and used < now - self._older_s and name != self._kept
         ]

@@ -140,8 +140,8 @@ def chip_of(soc: str, platform: str) -> str:
     """Our name of a board's chip; one that we do not know goes by its own name; empty: it says
     nothing."""
     plain = [re.sub(r"[^a-z0-9-]+", "-", text.lower()).strip("-") for text in (soc, platform)]
-    known = [_chips()[name] for name in plain if name in _chips()]
-    return next(iter([*known, *filter(None, plain)]), "")
+    listed = [_chips()[name] for name in plain if name in _chips()]
+    return next(iter([*listed, *filter(None, plain)]), "")
 
 
 class AdbDevice:
@@ -189,8 +189,8 @@ class AdbDevice:
     def probe(self) -> str:
         self._adb.probe()
         script = "\n".join(f"getprop {name}" for name in _PROPERTIES)
-        found = self._adb.shell(script).text.splitlines()
-        model, platform, release, soc = (*(line.strip() for line in found), "", "", "", "")[:4]
+        lines = self._adb.shell(script).text.splitlines()
+        model, platform, release, soc = (*(line.strip() for line in lines), "", "", "", "")[:4]
         self.device_type = chip_of(soc, platform)
         parts = [model or "a board", platform, f"Android {release}" if release else ""]
         line = ", ".join(part for part in parts if part)
@@ -198,14 +198,14 @@ class AdbDevice:
         return "".join(c for c in f"{line}; SDK {version}" if c.isprintable())
 
     def condition(self) -> DeviceCondition:
-        found = self._adb.condition()
-        if found.state != "ready" or self._shared is None:
-            return found
+        reported = self._adb.condition()
+        if reported.state != "ready" or self._shared is None:
+            return reported
         celsius = self._shared.celsius
         if self._shared.is_cooling:
             text = f"a benchmark waits until it is below {self._options.hot_c:g} °C"
             return DeviceCondition("hot", text, celsius)
-        return replace(found, celsius=celsius)
+        return replace(reported, celsius=celsius)
 
     def open_session(self) -> AdbDevice:
         session = AdbDevice(self._adb.serial, self._sdk, options=self._options, board=self.board)
@@ -300,7 +300,7 @@ class AdbDevice:
             is_native=is_native,
             bytes_each=size,
         )
-        return (found[DLC_CLASSES] for found in self._inferred(work, batches))
+        return (outputs[DLC_CLASSES] for outputs in self._inferred(work, batches))
 
     def close(self) -> None:
         if self._shared is not None:
@@ -359,7 +359,7 @@ class AdbDevice:
             raise ModelFailed(reason="the board's tool left no profile, so there is no latency")
         detailed = _profile(run, "layers", board.sdk) or total
         layers = tuple(LayerTime(*layer) for layer in with_names(detailed, model).layers)
-        found: dict[str, str | float] = {
+        circumstances: dict[str, str | float] = {
             "board": self.name,
             "sdk": board.sdk.version,
             "perf_profile": PERFORMANCE,
@@ -367,16 +367,18 @@ class AdbDevice:
             **conditions(run.text("before"), run.text("after")),
         }
         if waited_s:
-            found["cooled down s"] = waited_s
+            circumstances["cooled down s"] = waited_s
         if waited_s >= self._options.cool_limit_s:
-            found["note"] = f"measured hot: not below {self._options.hot_c:g} °C in {waited_s:g} s"
+            circumstances["note"] = (
+                f"measured hot: not below {self._options.hot_c:g} °C in {waited_s:g} s"
+            )
         seconds = total.total_us / 1e6
         watched = run.text("power")
         return Measurement(
             seconds,
             (seconds,),
             layers=layers,
-            conditions=found,
+            conditions=circumstances,
             peak_rss_bytes=peak_rss_bytes(watched),
             power_mw=power_mw(watched),
         )
@@ -429,19 +431,21 @@ def _runs(samples: Tensors, info: GraphInfo, dlc: DlcTensors) -> list[dict[str, 
     """The files of every run by the names of inputs on the board. Images stay pixels until they are
     sent: what lies on the board already is known by those."""
     names = dlc_names(DLC_INPUT, len(info.inputs))
-    found = []
+    runs = []
     for start in range(0, sample_count(samples), info.batch):
         run = filled(cut(samples, start, start + info.batch), info)
         files = {}
         for name, tensor in zip(names, info.inputs, strict=True):
-            given = run[tensor.name]
-            if is_pixels(given, tensor):
-                files[name] = InputFile(given[0] if info.batch == 1 else given)
+            values_taken = run[tensor.name]
+            if is_pixels(values_taken, tensor):
+                files[name] = InputFile(values_taken[0] if info.batch == 1 else values_taken)
             else:
-                values = board_input(given.reshape(tensor.shape), tensor, _shape(name, tensor, dlc))
+                values = board_input(
+                    values_taken.reshape(tensor.shape), tensor, _shape(name, tensor, dlc)
+                )
                 files[name] = InputFile(values)
-        found.append(files)
-    return found
+        runs.append(files)
+    return runs
 
 
 def _outputs_asked(info: GraphInfo) -> list[str]:
@@ -497,7 +501,7 @@ def full_outputs(
     """All outputs of all runs by the model's own names, each (n, …) in the layout and type of the
     model's own output. `info` is that of the graph in the DLC."""
     results = _results(files, runs, info)
-    found = {}
+    by_name = {}
     for name, tensor in zip(dlc_names(DLC_OUTPUT, len(info.outputs)), info.outputs, strict=True):
         raws = [_chosen(result, name, tensor) for result in results]
         shape = dlc.shapes.get(name)
@@ -506,8 +510,8 @@ def full_outputs(
         if is_turned:
             whole = np.moveaxis(whole.reshape(runs, *channels_last(tensor.shape)), -1, 2)
         samples = whole.reshape(runs * info.batch, *info.sample_shape(tensor))
-        found[tensor.name] = samples.astype(tensor.dtype, copy=False)
-    return found
+        by_name[tensor.name] = samples.astype(tensor.dtype, copy=False)
+    return by_name
 
 
 def _checked(
@@ -543,22 +547,22 @@ def _has_channels_first(info: GraphInfo, tensor: TensorInfo) -> bool:
 
 def _results(files: Mapping[str, bytes], count: int, info: GraphInfo) -> list[Mapping[str, bytes]]:
     """One for each run, in order: the files of its outputs."""
-    found: dict[int, dict[str, bytes]] = {}
+    by_run: dict[int, dict[str, bytes]] = {}
     for name, content in files.items():
         if match := _RESULT.fullmatch(name):
-            found.setdefault(int(match[1]), {})[match[2]] = content
-    if sorted(found) != list(range(count)):
+            by_run.setdefault(int(match[1]), {})[match[2]] = content
+    if sorted(by_run) != list(range(count)):
         what = "images" if info.image is not None and info.batch == 1 else "runs"
-        raise ModelFailed(reason=f"the board returned {len(found)} results for {count} {what}")
-    return [found[number] for number in range(count)]
+        raise ModelFailed(reason=f"the board returned {len(by_run)} results for {count} {what}")
+    return [by_run[number] for number in range(count)]
 
 
 def _chosen(outputs: Mapping[str, bytes], name: str, tensor: TensorInfo) -> bytes:
     """The file of an output; one that stands alone may be called as the tool likes."""
     if len(outputs) == 1 and name in (DLC_OUTPUT, DLC_CLASSES):
         return next(iter(outputs.values()))
-    for found, content in outputs.items():
-        if found.removesuffix(":0") in (name, tensor.name):
+    for file, content in outputs.items():
+        if file.removesuffix(":0") in (name, tensor.name):
             return content
     there = "one output" if len(outputs) == 1 else f"{len(outputs)} outputs"
     raise ModelFailed(reason=f"the board returned {there}, and {tensor.name!r} is not among them")
@@ -580,22 +584,22 @@ def _values(
 def _classes(raw: bytes, size: int, classes: int) -> Output:
     """One or two bytes each, or whole numbers or floats of four, whichever makes sense."""
     if len(raw) == size:
-        found = np.frombuffer(raw, np.uint8)
+        class_map = np.frombuffer(raw, np.uint8)
     elif len(raw) == 2 * size:
-        found = np.frombuffer(raw, np.uint16)
+        class_map = np.frombuffer(raw, np.uint16)
     elif len(raw) == 4 * size:
-        found = np.frombuffer(raw, np.int32)
-        if size and not 0 <= int(found.min()) <= int(found.max()) < classes:
+        class_map = np.frombuffer(raw, np.int32)
+        if size and not 0 <= int(class_map.min()) <= int(class_map.max()) < classes:
             floats = np.frombuffer(raw, np.float32)
             if not (np.isfinite(floats).all() and (floats == np.floor(floats)).all()):
                 raise ModelFailed(reason="its class maps on the board are not whole numbers")
-            found = floats.astype(np.int64)
+            class_map = floats.astype(np.int64)
     else:
         raise ModelFailed(reason=f"a class map on the board has {len(raw)} bytes for {size} pixels")
-    if size and not 0 <= int(found.min()) <= int(found.max()) < classes:
+    if size and not 0 <= int(class_map.min()) <= int(class_map.max()) < classes:
         reason = f"its class maps on the board have classes beyond its {classes}"
         raise ModelFailed(reason=reason)
-    return found.astype(np.uint8 if classes <= 256 else np.uint16)
+    return class_map.astype(np.uint8 if classes <= 256 else np.uint16)
 
 
 # Reads the profile of a run on a board: `snpe-diagview` turns its log into a table, here.
@@ -675,8 +679,10 @@ def read_profile(text: str) -> RunProfile:
     if total is None or not math.isfinite(total.value) or total.value <= 0:
         raise ModelFailed(reason="the board's profile has no total inference time")
     total_us = total.value * _UNITS.get(total.unit, 1.0)
-    found = [(match[1], e) for e in entries if (match := _LAYER.fullmatch(e.name)) is not None]
-    cycles = sum(entry.value for _, entry in found if entry.unit == "cycles")
+    layer_entries = [
+        (match[1], e) for e in entries if (match := _LAYER.fullmatch(e.name)) is not None
+    ]
+    cycles = sum(entry.value for _, entry in layer_entries if entry.unit == "cycles")
     layers = tuple(
         ProfiledLayer(
             f"layer {name}" if _NUMBERED.fullmatch(name) else name,
@@ -685,7 +691,7 @@ def read_profile(text: str) -> RunProfile:
             if entry.unit == "cycles" and cycles
             else entry.value * _UNITS.get(entry.unit, 1.0),
         )
-        for name, entry in found
+        for name, entry in layer_entries
     )
     return RunProfile(total_us, layers, from_cycles=cycles > 0)
 

@@ -119,7 +119,7 @@ def _encoding_from(fields: Mapping[str, Any]) -> Encoding:
 def _shapes(text: str) -> dict[str, Shape]:
     """From the tables of inputs and outputs, from what 2.x say of a layer's tensors, and from the
     layers' rows of 1.x, in which inputs are layers of their own."""
-    found: dict[str, Shape] = {}
+    shapes: dict[str, Shape] = {}
     columns: dict[str, int] = {}
     for cells in _rows(text):
         names = [cell.lower() for cell in cells]
@@ -132,10 +132,10 @@ def _shapes(text: str) -> dict[str, Shape]:
             tensor = cells[columns[name]].split() if name in columns else []
             sides = re.findall(r"\d+", cells[columns[shape]]) if shape in columns else []
             if tensor and sides:
-                found[tensor[0]] = tuple(map(int, sides))
+                shapes[tensor[0]] = tuple(map(int, sides))
     for name, sides in _TENSOR.findall(text):
-        found[name] = tuple(int(side) for side in re.findall(r"\d+", sides))
-    return found
+        shapes[name] = tuple(int(side) for side in re.findall(r"\d+", sides))
+    return shapes
 
 
 def _rows(text: str) -> Iterator[list[str]]:
@@ -187,8 +187,8 @@ def _layer(entry: list[list[str]], columns: dict[str, int]) -> CountedLayer:
 def _encoding(text: str, name: str) -> Encoding | None:
     """Behind the tensor's own name: the line may speak of others, too."""
     for kind in (r"\s+encoding\b[^|;]*", r"\s*\|[^|]*\|[^|]*\|[^|]*\|"):
-        for found in re.finditer(rf"(?<![\w/.:]){re.escape(name)}{kind}", text):
-            match = _CODED.search(found[0])
+        for mention in re.finditer(rf"(?<![\w/.:]){re.escape(name)}{kind}", text):
+            match = _CODED.search(mention[0])
             if match and float(match[2]) > 0:
                 return Encoding(float(match[2]), -abs(float(match[3])), int(match[1]))
     return None

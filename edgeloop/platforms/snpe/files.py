@@ -92,17 +92,17 @@ command -v gzip >/dev/null && echo gzip
 true""")
         self.is_sdk_suspect = False
         self._check(answer)
-        found = answer.text.split()
-        lacking = [word.removeprefix("lacks:") for word in found if word.startswith("lacks:")]
+        reported = answer.text.split()
+        lacking = [word.removeprefix("lacks:") for word in reported if word.startswith("lacks:")]
         if lacking:
             programs = ", ".join(lacking)
             reason = f"its shell lacks {programs}: Android 8 or newer is needed"
             raise self._adb.unavailable(reason)
-        self.squeezes = "gzip" in found if self._squeeze is None else self._squeeze
+        self.squeezes = "gzip" in reported if self._squeeze is None else self._squeeze
         names = [name for _, _, name in self._survey()]
         with self._lock:
             self._there = set(names)
-        if "sdk" not in found:
+        if "sdk" not in reported:
             self._push_sdk()
 
     def forget(self) -> None:

@@ -285,29 +285,29 @@ fi
 
 def conditions(before: str, after: str) -> dict[str, str | float]:
     """Both looks as one flat record, in units of people."""
-    found: dict[str, str | float] = {}
+    record: dict[str, str | float] = {}
     for when, text in (("before", before), ("after", after)):
         for line in text.splitlines():
             kind, _, rest = line.partition(" ")
             parts = rest.split(" ", 2)
             if kind == "zone" and len(parts) >= 2:
                 name = " ".join(parts[1:])
-                found[f"zone {name} {when} °C"] = _number(parts[0]) / 1000
+                record[f"zone {name} {when} °C"] = _number(parts[0]) / 1000
             elif kind == "cpu" and len(parts) == 3:
-                found[f"{parts[0]} governor {when}"] = parts[1]
-                found[f"{parts[0]} {when} kHz"] = _number(parts[2])
+                record[f"{parts[0]} governor {when}"] = parts[1]
+                record[f"{parts[0]} {when} kHz"] = _number(parts[2])
             elif kind == "battery" and len(parts) >= 2:
-                found[f"battery {parts[0]} {when}"] = " ".join(parts[1:])
+                record[f"battery {parts[0]} {when}"] = " ".join(parts[1:])
             elif kind == "uptime":
-                found[f"uptime {when} s"] = _number(rest)
-        found[f"hottest {when} °C"] = hottest_c(text)
-    return found
+                record[f"uptime {when} s"] = _number(rest)
+        record[f"hottest {when} °C"] = hottest_c(text)
+    return record
 
 
 def peak_rss_bytes(text: str) -> int | None:
     """From what `WATCH` wrote; None where it saw no process."""
-    found = [_number(line.split(" ")[1]) for line in text.splitlines() if line.startswith("rss ")]
-    return int(1024 * max(found)) if found and max(found) > 0 else None
+    sizes = [_number(line.split(" ")[1]) for line in text.splitlines() if line.startswith("rss ")]
+    return int(1024 * max(sizes)) if sizes and max(sizes) > 0 else None
 
 
 def power_mw(text: str) -> float | None:

@@ -86,16 +86,16 @@ class Sdk:
         """What a board needs, by the names it gets below one folder there; sorted."""
         tool = self._board_folder("bin") / BOARD_TOOL
         libraries = [p for p in self._board_folder("lib").glob("*.so") if p.is_file()]
-        found = {f"lib/{BOARD}/{path.name}": path for path in libraries}
+        by_name = {f"lib/{BOARD}/{path.name}": path for path in libraries}
         for pattern in _DSP_LIBRARIES:
             for path in (self.root / "lib").glob(pattern):
                 if path.is_file():
-                    found[path.relative_to(self.root).as_posix()] = path
+                    by_name[path.relative_to(self.root).as_posix()] = path
         if not tool.is_file():
             raise MissingSdk(reason=f"{self.root} has no bin/{BOARD}/{BOARD_TOOL} for the board")
         if not libraries:
             raise MissingSdk(reason=f"{self.root} has no lib/{BOARD}/*.so for the board")
-        return sorted({f"bin/{BOARD}/{BOARD_TOOL}": tool, **found}.items())
+        return sorted({f"bin/{BOARD}/{BOARD_TOOL}": tool, **by_name}.items())
 
     def board_environment(self, home: str) -> dict[str, str]:
         """For the tool on the board, with those files below `home` there. PATH comes before the
@@ -158,7 +158,7 @@ def find_sdk(root: Path | str, base: Mapping[str, str] | None = None) -> Sdk:
         raise MissingSdk(reason=f"{folder} has no folder bin/{HOST}, so it is not this SDK")
     texts = [_beginning(folder / name) for name in _VERSION_FILES]
     texts += [folder.name, folder.resolve().name, _beginning(folder / _NOTES)]
-    version = next((found[1] for text in texts if (found := _VERSION.search(text))), "")
+    version = next((match[1] for text in texts if (match := _VERSION.search(text))), "")
     return Sdk(folder, version, tool_environment() if base is None else dict(base))
 
 

@@ -57,8 +57,8 @@ def write_calibration(
     `shapes` are those that the DLC has for inputs, by their names there.
 
     A line of the list is cut at spaces, so it has plain names: the tool must stand in `folder`."""
-    given = calibration_tensors(samples, info)
-    count = sample_count(given)
+    tensors = calibration_tensors(samples, info)
+    count = sample_count(tensors)
     each = 4 * sum(math.prod(info.sample_shape(tensor)) for tensor in info.inputs)
     step = -(-count * each // largest)
     chosen = range(0, count, step)
@@ -68,7 +68,7 @@ def write_calibration(
     with listed.open("w", encoding="utf-8") as file:
         for start in range(0, len(chosen), info.batch):
             run = [chosen[index] for index in range(start, min(start + info.batch, len(chosen)))]
-            taken = {key: array[run] for key, array in given.items()}
+            taken = {key: array[run] for key, array in tensors.items()}
             words = []
             for name, values in zip(names, board_inputs(taken, info, shapes or {}), strict=True):
                 path = folder / f"{run[0]:06d}{name.removeprefix(DLC_INPUT)}.raw"
@@ -86,9 +86,9 @@ def calibration_tensors(samples: Samples, info: GraphInfo) -> Tensors:
         what = "image" if info.image is not None else "sample"
         raise BadInput(reason=f"quantization needs at least one calibration {what}")
     if samples.tensors is not None:
-        given = {name: array[: len(samples)] for name, array in samples.tensors.items()}
-        check_batch({name: array[:1] for name, array in given.items()}, info)
-        return given
+        tensors = {name: array[: len(samples)] for name, array in samples.tensors.items()}
+        check_batch({name: array[:1] for name, array in tensors.items()}, info)
+        return tensors
     if info.image is None:
         names = ", ".join(tensor.name for tensor in info.inputs)
         reason = f"the model takes {names}, and was given images to calibrate with"
@@ -239,15 +239,15 @@ class SnpeToolchain:
         text = run_tool(self._sdk, "snpe-dlc-info", ("-i", quantized), self._limit_s)
         inputs = dlc_names(DLC_INPUT, len(info.inputs))
         outputs = dlc_names(DLC_OUTPUT, len(info.outputs))
-        found = read_info(text, (*inputs, *outputs))
-        if found.layers:
-            write_layers(work.folder / "model.layers.csv", found.layers)
-        coded = {name: code for name, code in found.encodings.items() if name in outputs}
+        dlc = read_info(text, (*inputs, *outputs))
+        if dlc.layers:
+            write_layers(work.folder / "model.layers.csv", dlc.layers)
+        coded = {name: code for name, code in dlc.encodings.items() if name in outputs}
         batch = None if work.info.batch == info.batch else work.info.batch
-        tensors = DlcTensors(found.shapes, coded, batch)
+        tensors = DlcTensors(dlc.shapes, coded, batch)
         if tensors != DlcTensors():
             tensors.write(work.folder / f"model{ENCODINGS_SUFFIX}")
-        return _differences(work.info, found)
+        return _differences(work.info, dlc)
 
 
 def _ends(info: GraphInfo) -> Iterator[str]:
@@ -294,12 +294,12 @@ def _check_made(tool: str, path: Path) -> None:
         raise ModelFailed(reason=f"{tool} says that it succeeded, but it wrote no model")
 
 
-def _differences(info: GraphInfo, found: DlcInfo) -> list[str]:
+def _differences(info: GraphInfo, dlc: DlcInfo) -> list[str]:
     """Where the tool counts otherwise than we do; both may be right, a person should know."""
     notes = []
     for what, ours, theirs in (
-        ("MACs", info.macs, found.macs),
-        ("parameters", info.params, found.params),
+        ("MACs", info.macs, dlc.macs),
+        ("parameters", info.params, dlc.params),
     ):
         if theirs is not None and abs(theirs - ours) > _TOLERATED * max(ours, theirs):
             notes.append(f"the SDK counts {theirs:.4g} {what}, Edgeloop {ours:.4g}")

@@ -187,8 +187,8 @@ def add_examples(routes: APIRouter, portal: Portal) -> None:
         """A test image (`input`), its label, what a model makes of it, or where float and quantized
         differ. `GET models/NAME` has the addresses; those with a `version` never change."""
         content, current = example_image(portal, experiment, name, number, column)
-        kept = "private, max-age=31536000, immutable" if version == current else "no-store"
-        return Response(content, 200, {"cache-control": kept}, "image/png")
+        caching = "private, max-age=31536000, immutable" if version == current else "no-store"
+        return Response(content, 200, {"cache-control": caching}, "image/png")
 
 
 # Queries and bodies as they are written, not as they could be meant: `true` is not 1.
@@ -416,18 +416,18 @@ def _add_models(routes: APIRouter, portal: Portal) -> None:
         )
         snapshot = portal.rows(experiment)
         frame = frame_of(portal, experiment)
-        found = matching(portal, snapshot, frame.experiment, query)
-        pages = max(1, -(-len(found) // size))
+        rows_matching = matching(portal, snapshot, frame.experiment, query)
+        pages = max(1, -(-len(rows_matching) // size))
         first = (min(page, pages) - 1) * size
         counts, _ = summary_of(portal, snapshot, frame.experiment)
         return ModelPage(
             event=frame.event,
             total=len(snapshot.rows),
-            matching=len(found),
+            matching=len(rows_matching),
             page=min(page, pages),
             pages=pages,
             counts=dict(counts),
-            models=[_row(row) for row in found[first : first + size]],
+            models=[_row(row) for row in rows_matching[first : first + size]],
         )
 
     @routes.get("/models.csv", response_class=Response, responses=CSV)
@@ -561,10 +561,10 @@ def add_files(routes: APIRouter, portal: Portal) -> None:
     def download(name: Name, file: Name, experiment: Which = None) -> StreamingResponse:
         """One file, unchanged. Only names in the list of files are looked up."""
         workspace = portal.workspace_of(experiment)
-        found = {item.name: item for item in workspace.catalog.files(name)}
-        if file not in found:
+        files_by_name = {item.name: item for item in workspace.catalog.files(name)}
+        if file not in files_by_name:
             raise NotFound(reason=f"{name} has no file {file!r}.")
-        return sent(workspace.store.blobs, found[file].key, found[file].size, file)
+        return sent(workspace.store.blobs, files_by_name[file].key, files_by_name[file].size, file)
 
 
 def sent(blobs: Blobs, key: str, size: int, name: str) -> StreamingResponse:
@@ -692,10 +692,10 @@ def _add_files(routes: APIRouter, portal: Portal) -> None:
     @routes.get("/{name}/files/{file:path}", response_class=StreamingResponse, responses=DOWNLOAD)
     def download(name: Name, file: Name) -> StreamingResponse:
         """One file, unchanged. Only names in the list of files are looked up."""
-        found = portal.jobs.outputs(portal.jobs.get(name))
-        if file not in found:
+        outputs = portal.jobs.outputs(portal.jobs.get(name))
+        if file not in outputs:
             raise NotFound(reason=f"{name} has no file {file!r}.")
-        info = found[file]
+        info = outputs[file]
         return sent(portal.jobs.jobs.blobs, info.key, info.size, file)
 
 

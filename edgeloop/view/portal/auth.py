@@ -165,10 +165,10 @@ def check_json(body: bytes) -> None:
 
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         raise ValueError("a key is there twice")
-    return found
+    return members
 
 
 def _constant(text: str) -> object:
@@ -204,8 +204,8 @@ class Sessions:
 
     def knows(self, token: str) -> bool:
         """Compares digests in constant time: reveals neither content nor length."""
-        given = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
-        return self.needs_token and hmac.compare_digest(given, hashlib.sha256(self._token).digest())
+        sent = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+        return self.needs_token and hmac.compare_digest(sent, hashlib.sha256(self._token).digest())
 
     def begin(self) -> str:
         """A new session, as the value of the cookie."""
@@ -223,9 +223,9 @@ class Sessions:
         """What a page of this session sends with a change."""
         return self._digest("change", cookie.partition(".")[0])
 
-    def allows_change(self, cookie: str, given: str) -> bool:
+    def allows_change(self, cookie: str, sent_token: str) -> bool:
         return self.is_valid(cookie) and hmac.compare_digest(
-            given.encode("utf-8", "surrogateescape"), self.change_token(cookie).encode()
+            sent_token.encode("utf-8", "surrogateescape"), self.change_token(cookie).encode()
         )
 
     def _digest(self, purpose: str, session: str) -> str:
@@ -316,9 +316,9 @@ class Guard:
             return _no(421, "This portal only answers to names of its own machine.")
         if not sessions.needs_token or _path(request).startswith("/static/"):
             return None
-        given = request.query_params.get("token")
-        if given is not None and request.method in READING:
-            return self._by_link(request, given, is_known)
+        link_token = request.query_params.get("token")
+        if link_token is not None and request.method in READING:
+            return self._by_link(request, link_token, is_known)
         if is_known or _path(request) in OPEN_PATHS:
             return None
         is_page = not _path(request).startswith("/api/") and _path(request) != "/metrics"
@@ -331,11 +331,11 @@ class Guard:
         answer.headers["www-authenticate"] = "Bearer"
         return answer
 
-    def _by_link(self, request: Request, given: str, is_known: bool) -> Response:
+    def _by_link(self, request: Request, link_token: str, is_known: bool) -> Response:
         """The token is in the address only once: redirects to the address without it."""
         rest = [(k, v) for k, v in parse_qsl(_query(request), True) if k != "token"]
         path, query = _local(_path(request)), urlencode(rest)
-        is_right = self._portal.sessions.knows(given)
+        is_right = self._portal.sessions.knows(link_token)
         answer: Response = RedirectResponse(f"{path}?{query}" if query else path, 303)
         if is_right and _is_from_elsewhere(request):
             answer = _again(path, query)

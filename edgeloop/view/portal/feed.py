@@ -80,9 +80,9 @@ def read_row(record: Record, plan: Plan, margin_s: float, max_attempts: int) -> 
     values = record.values
     status = values.get("status")
     held = tuple(
-        Held(stage, str(found.owner), found.since, found.expires)
-        for stage, found in records_of(values).items()
-        if found.is_held and not found.queued
+        Held(stage, str(stage_record.owner), stage_record.since, stage_record.expires)
+        for stage, stage_record in records_of(values).items()
+        if stage_record.is_held and not stage_record.queued
     )
     return Row(
         record.key,
@@ -102,11 +102,11 @@ def is_moment(value: object) -> bool:
 def seconds_of(text: str) -> float | None:
     """A time of a row in ISO 8601; other formats of old tables are not guessed."""
     try:
-        found = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError:
         return None
     try:
-        seconds = (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+        seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     except (OverflowError, ValueError):
         return None
     return seconds if is_moment(seconds) else None
@@ -118,10 +118,10 @@ def tags_of(values: Values) -> tuple[str, ...]:
     if not text or not isinstance(text, str):
         return ()
     try:
-        found = json.loads(text)
+        tags = json.loads(text)
     except (ValueError, RecursionError):
         return ()
-    return tuple(sys.intern(str(tag)) for tag in found) if isinstance(found, list) else ()
+    return tuple(sys.intern(str(tag)) for tag in tags) if isinstance(tags, list) else ()
 
 
 def _kept(name: str, value: Value) -> Value:

@@ -96,10 +96,10 @@ def point_data(link: Link, view: ParetoView, point: Point) -> dict[str, Any]:
 
 def number(text: str) -> float | None:
     try:
-        found = float(text)
+        value = float(text)
     except ValueError:
         return None
-    return found if math.isfinite(found) else None
+    return value if math.isfinite(value) else None
 
 
 def _value(axis: Axis, point: Point, text: str) -> str:
@@ -110,8 +110,10 @@ def _value(axis: Axis, point: Point, text: str) -> str:
     spread = f" ± {axis.factor * point.sigma_ms:.2g}" if point.sigma_ms else ""
     if not point.is_estimate:
         return f"{axis.title}: {text}{spread}"
-    known = point.interval
-    interval = f", {interval_text(known.low_ms, known.high_ms, known.coverage)}" if known else ""
+    span_ms = point.interval
+    interval = (
+        f", {interval_text(span_ms.low_ms, span_ms.high_ms, span_ms.coverage)}" if span_ms else ""
+    )
     return f"{axis.title}: {text}{spread} (estimate{interval})"
 
 
@@ -156,8 +158,8 @@ def error_page(portal: Portal, request: Request, status: int, sentence: str) -> 
     home = "/"
     if status in (400, 404) and _PAGES.match(request.scope["path"]):
         near = _near(portal, request)
-        known = _known_experiment(portal, request)
-        home = f"/?{urlencode({'experiment': known})}" if known else "/"
+        experiment = _known_experiment(portal, request)
+        home = f"/?{urlencode({'experiment': experiment})}" if experiment else "/"
     sentence = f"{sentence[:1].upper()}{sentence[1:]}"
     return Templates().bare("error", status, title=title, sentence=sentence, near=near, home=home)
 
@@ -223,14 +225,14 @@ def _add_table(routes: APIRouter, portal: Portal, templates: Templates) -> None:
     def table_parts(request: Request) -> JSONResponse:
         """For the live table: its rows in order, with content only for those it does not have."""
         view = table_view(portal, _experiment(request), table_query(dict(asked_values(request))))
-        known = set(request.query_params.get("known", "").split(","))
+        known_marks = set(request.query_params.get("known", "").split(","))
         rows = templates.rows(request, view)
         values = table_values(view)
         return JSONResponse(
             {
                 "columns": " ".join(heading.name for heading in view.headings),
                 "marks": [mark for mark, _ in rows],
-                "html": "".join(row for mark, row in rows if mark not in known),
+                "html": "".join(row for mark, row in rows if mark not in known_marks),
                 "chips": templates.part(request, "table_chips", **values),
                 "pages": templates.part(request, "table_pages", **values),
                 "banner": templates.part(request, "banner", **values),
@@ -487,7 +489,7 @@ def linked(svg: str, address: str) -> Markup:
     """
     before, _, after = str(escape(address)).partition("{}")
     pattern = re.compile(r'href="#model=([^"<>]*)"')
-    text = pattern.sub(lambda found: f'href="{before}{found[1]}{after}"', svg)
+    text = pattern.sub(lambda point: f'href="{before}{point[1]}{after}"', svg)
     return grouped(text, "Models as points")
 
 
@@ -576,12 +578,12 @@ def bars(uses: Sequence[UsePeriod], span: tuple[float, float]) -> list[tuple[str
     """Position and width of each use in the span; never too thin to be seen."""
     first, last = span
     scale = TRACK / max(last - first, 1e-3)
-    found = []
+    positions = []
     for use in uses:
         width = min(TRACK, max(_THINNEST, use.seconds * scale))
         left = min((use.start - first) * scale, TRACK - width)
-        found.append((f"{left:.1f}", f"{width:.1f}"))
-    return found
+        positions.append((f"{left:.1f}", f"{width:.1f}"))
+    return positions
 
 
 Link = Callable[..., str]
@@ -613,7 +615,7 @@ class Templates:
     def rows(self, request: Request, view: TableView) -> list[tuple[str, Markup]]:
         """Each row with a digest of its content: a browser fetches only rows it does not have."""
         template = self._environment.get_template("table_row.jinja")
-        link, found = link_of(request), []
+        link, marked_rows = link_of(request), []
         places = [heading.name for heading in view.headings[2:]]
         free = len(list(takewhile(lambda name: name in ("since", "node"), places)))
         for line in view.lines:
@@ -626,8 +628,8 @@ class Templates:
                 span=free if line.error and not line.work else 0,
             )
             row = Markup('<tr data-mark="{}" data-name="{}">{}</tr>')
-            found.append((mark, row.format(mark, line.name, Markup(inside))))  # noqa: S704
-        return found
+            marked_rows.append((mark, row.format(mark, line.name, Markup(inside))))  # noqa: S704
+        return marked_rows
 
 
 def link_of(request: Request) -> Link:

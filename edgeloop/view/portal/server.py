@@ -96,8 +96,8 @@ def serve(
     except ImportError:
         raise MissingExtra(what="The portal", extra="portal") from None
     options = checked(options)
-    own = own_token() if options.token == AUTO else None
-    options = replace(options, token=own.text) if own else options
+    user_token = own_token() if options.token == AUTO else None
+    options = replace(options, token=user_token.text) if user_token else options
     options = _with_certificate(workspace, options)
     if options.certificate is not None and options.key is not None:
         check_certificate(options.certificate, options.key)
@@ -112,7 +112,7 @@ def serve(
                 portal.closing.set()
                 super().handle_exit(sig, frame)
 
-        announce(address_of(workspace, options, own))
+        announce(address_of(workspace, options, user_token))
         config = server_config(app, options.certificate, options.key)
         Server(config).run(sockets=[listener])
 
@@ -161,8 +161,8 @@ def usable_connections() -> int:
 def _with_certificate(workspace: Workspace, options: PortalOptions) -> PortalOptions:
     if not options.is_self_signed:
         return options
-    given = "" if options.host in _EVERYWHERE else options.host
-    names = ("localhost", "127.0.0.1", "::1", workspace.settings.node, given)
+    host = "" if options.host in _EVERYWHERE else options.host
+    names = ("localhost", "127.0.0.1", "::1", workspace.settings.node, host)
     usable = [name for name in dict.fromkeys(names) if re.fullmatch(r"[A-Za-z0-9.:-]+", name)]
     certificate, key = own_certificate(usable)
     return replace(options, certificate=certificate, key=key)
@@ -172,10 +172,10 @@ def bound(options: PortalOptions) -> socket.socket:
     """A listening socket."""
     where = f"{options.host or '*'}:{options.port}"
     try:
-        found = socket.getaddrinfo(
+        addresses = socket.getaddrinfo(
             options.host or None, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        family, kind, protocol, _, place = found[0]
+        family, kind, protocol, _, place = addresses[0]
         listener = socket.socket(family, kind, protocol)
     except (socket.gaierror, OverflowError, UnicodeError):
         raise BadInput(reason=f"{where} is not an address of this machine") from None
@@ -190,7 +190,7 @@ def bound(options: PortalOptions) -> socket.socket:
 
 
 def address_of(
-    workspace: Workspace, options: PortalOptions, own: OwnToken | None = None
+    workspace: Workspace, options: PortalOptions, user_token: OwnToken | None = None
 ) -> Address:
     host = workspace.settings.node if options.host in _EVERYWHERE else options.host
     scheme = "https" if options.certificate else "http"
@@ -200,9 +200,9 @@ def address_of(
     mark = (
         fingerprint(options.certificate) if options.is_self_signed and options.certificate else ""
     )
-    if own is None:
+    if user_token is None:
         return Address(url, url, None, mark)
-    return Address(url, f"{url}?token={quote(own.text, safe='')}", own.file, mark)
+    return Address(url, f"{url}?token={quote(user_token.text, safe='')}", user_token.file, mark)
 
 
 def _why_not(where: str, error: OSError) -> str:

@@ -340,10 +340,10 @@ class QueueView:
     @property
     def stages(self) -> Mapping[str, int]:
         """How many stages are ready, by name."""
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for line in self.lines:
-            found.update(line.stages)
-        return found
+            counts.update(line.stages)
+        return counts
 
 
 @dataclass(frozen=True)

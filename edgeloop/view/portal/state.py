@@ -69,8 +69,8 @@ class UsageReader:
         now = self._clock()
         first = now - (OVERLAP_S if self._is_whole else WINDOW_S)
         rows = {key: row for key, row in self._rows.items() if key >= _key(now - WINDOW_S)}
-        found = self._store.usage().query(after=_key(first), limit=MOST_ROWS)
-        rows.update((record.key, record.values) for record in found)
+        recent = self._store.usage().query(after=_key(first), limit=MOST_ROWS)
+        rows.update((record.key, record.values) for record in recent)
         uses = filter(None, map(_use, rows.values()))
         self._uses = tuple(
             sorted((use for use in uses if use.end >= now - WINDOW_S), key=lambda use: use.start)
@@ -159,14 +159,14 @@ class Cache:
 
     def get(self, key: Hashable, make: Callable[[], Result]) -> Result:
         with self._guard:
-            kept = self._kept.setdefault(key, _Kept())
+            entry = self._kept.setdefault(key, _Kept())
             self._kept.move_to_end(key)
             while len(self._kept) > self._size:
                 self._kept.popitem(last=False)
-        with kept.making:  # if `make` raises, the next thread tries again
-            if not kept.is_made:
-                kept.value, kept.is_made = make(), True
-        return kept.value  # type: ignore[return-value]
+        with entry.making:  # if `make` raises, the next thread tries again
+            if not entry.is_made:
+                entry.value, entry.is_made = make(), True
+        return entry.value  # type: ignore[return-value]
 
 
 class _Kept:
@@ -297,12 +297,12 @@ class Portal:
 
     def _drop_idle(self) -> None:
         """Makes room for one more feed; those with listeners are dropped last."""
-        own, now = self.workspace.experiment, time.monotonic()
+        main, now = self.workspace.experiment, time.monotonic()
         for name, item in list(self._opened.items()):
-            if name != own and not item.feed.listeners and now - item.used > IDLE_S:
+            if name != main and not item.feed.listeners and now - item.used > IDLE_S:
                 self._opened.pop(name).feed.stop(0.0)
         while len(self._opened) >= FEEDS:
-            others = [name for name in self._opened if name != own]
+            others = [name for name in self._opened if name != main]
             oldest = min(
                 others, key=lambda n: (self._opened[n].feed.listeners > 0, self._opened[n].used)
             )

@@ -44,8 +44,8 @@ def own_token(renew: bool = False, folder: Path | None = None) -> OwnToken:
     file = _folder(folder) / "token"
     made = secrets.token_urlsafe(24)
     try:
-        if not renew and (kept := _private_text(file)):
-            return OwnToken(kept, file)
+        if not renew and (stored := _private_text(file)):
+            return OwnToken(stored, file)
         _write_private(file, made.encode(), replace=renew or file.exists())
         return OwnToken(_private_text(file) or made, file)
     except OSError:
@@ -162,8 +162,8 @@ def _ran(*command: str) -> bool:
     return done.returncode == 0
 
 
-def _folder(given: Path | None) -> Path:
-    return (given or state_folder()) / "portal"
+def _folder(folder: Path | None) -> Path:
+    return (folder or state_folder()) / "portal"
 
 
 def _private_folder(folder: Path) -> None:

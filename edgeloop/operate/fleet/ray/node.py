@@ -43,11 +43,11 @@ _TAIL_BYTES = 8192
 def node_variables(brought: Mapping[str, str], address: str) -> dict[str, str]:
     """The variables of a process on this node: the node's own, but for those of the actor that
     starts it, and what the fleet brings. `address` is that of the cluster."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    paths = [str(_PACKAGE), *own.get("PYTHONPATH", "").split(os.pathsep)]
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    paths = [str(_PACKAGE), *inherited.get("PYTHONPATH", "").split(os.pathsep)]
     python_path = os.pathsep.join(dict.fromkeys(path for path in paths if path))
-    given = {"PYTHONPATH": python_path, "PYTHONUNBUFFERED": "1", "RAY_ADDRESS": address}
-    return {**own, **brought, **given}
+    ours = {"PYTHONPATH": python_path, "PYTHONUNBUFFERED": "1", "RAY_ADDRESS": address}
+    return {**inherited, **brought, **ours}
 
 
 def own_variables() -> Mapping[str, str]:
@@ -93,16 +93,16 @@ def is_satisfied(requirement: str) -> bool:
         from packaging.requirements import Requirement
     except ImportError:  # Ray requires it; what is not known to be there is installed
         return False
-    wanted = Requirement(requirement)
-    if wanted.marker is not None and not wanted.marker.evaluate():
+    required = Requirement(requirement)
+    if required.marker is not None and not required.marker.evaluate():
         return True
     try:
-        found = distribution(wanted.name)
+        installed = distribution(required.name)
     except PackageNotFoundError:
         return False
-    if not wanted.specifier.contains(found.version, prereleases=True):
+    if not required.specifier.contains(installed.version, prereleases=True):
         return False
-    return all(map(is_satisfied, _of_extras(found.requires or (), wanted.extras)))
+    return all(map(is_satisfied, _of_extras(installed.requires or (), required.extras)))
 
 
 def _of_extras(requires: Sequence[str], extras: set[str]) -> Iterator[str]:
@@ -150,20 +150,22 @@ def _build(
     sys.stderr.write(f"edgeloop: this node lacks {names}: building an environment\n")
     _run(python_module(maker, str(target)), variables)
     packages = target / f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
-    own = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
-    (packages / "edgeloop_node.pth").write_text("".join(f"{path}\n" for path in sorted(own)))
+    site_folders = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    (packages / "edgeloop_node.pth").write_text(
+        "".join(f"{path}\n" for path in sorted(site_folders))
+    )
     pip = python_module("pip", "install", "--no-input", python=str(target / "bin/python"))
     quiet = ["--disable-pip-version-check", "--progress-bar", "off", "--no-warn-script-location"]
     _run([*pip, *quiet, *requirements], variables)
 
 
 def _run(command: Sequence[str], variables: Mapping[str, str]) -> None:
-    own = {name: value for name, value in variables.items() if name != "PYTHONPATH"}
+    environment = {name: value for name, value in variables.items() if name != "PYTHONPATH"}
     with tempfile.TemporaryFile() as output:
         try:
             done = subprocess.run(  # noqa: S603 - a list of arguments, no shell
                 command,
-                env=own,
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -342,10 +344,10 @@ def _supervisor(
     shipment: Shipment, variables: Mapping[str, str], python: str, folder: Path
 ) -> RunnerProcess:
     """It takes what it passes on from its own variables, so no secret is written twice."""
-    own = {**variables, SHIPMENT_VARIABLE: shipment.public_json()}
+    environment = {**variables, SHIPMENT_VARIABLE: shipment.public_json()}
     command = python_module("edgeloop.operate.fleet.ray.supervise", *shipment.words, python=python)
     order = RunnerOrder(f"{shipment.fleet}-{SUPERVISOR}", "")
-    return RunnerProcess(order, own, python=python, cwd=folder, command=command)
+    return RunnerProcess(order, environment, python=python, cwd=folder, command=command)
 
 
 def _leave() -> None:

@@ -204,12 +204,12 @@ class RayLauncher(Launcher):
         return sorted({name for node in self._resources() for name in node if _is_board(name)})
 
     def notes(self) -> Mapping[str, str]:
-        found = {}
+        notes = {}
         for name, actor in self._actors.items():
             note = actor.note or ("" if actor.is_placed else self._obstacle(actor.order))
             if note:
-                found[name] = note
-        return found
+                notes[name] = note
+        return notes
 
     def close(self) -> None:
         with suppress(Exception):

@@ -39,9 +39,11 @@ def devices_view(
         usage = tuple(portal.usage.last_known(bool(snapshot.problem)).values())
     except EdgeloopError as error:
         trouble = redact(str(error))
-    found = days_of(usage, days)
-    used = [{"device": u.device, "day": u.day, "seconds": u.seconds, "uses": u.uses} for u in found]
-    svg = portal.draw_twice(("use", found), lambda: utilisation_chart(used), "use-")
+    days_used = days_of(usage, days)
+    used = [
+        {"device": u.device, "day": u.day, "seconds": u.seconds, "uses": u.uses} for u in days_used
+    ]
+    svg = portal.draw_twice(("use", days_used), lambda: utilisation_chart(used), "use-")
     queue = queue_view(portal, experiment)
     lines, read_at = machines_of(portal, snapshot)
     today = use_today(usage, datetime.now(UTC))
@@ -56,7 +58,7 @@ def devices_view(
         now=busy_of(snapshot),
         waiting=queue.stages,
         queue=queue,
-        days=found,
+        days=days_used,
         svg=svg,
         trouble=trouble,
     )
@@ -98,7 +100,7 @@ def days_of(usage: Iterable[Values], days: int) -> tuple[DayUse, ...]:
 def busy_of(snapshot: TableSnapshot) -> tuple[Busy, ...]:
     """What each machine does, and since when, sorted by machine."""
     now = time.time()
-    found = [
+    machines = [
         Busy(
             node=held.node,
             device=row.text("device"),
@@ -111,7 +113,7 @@ def busy_of(snapshot: TableSnapshot) -> tuple[Busy, ...]:
         for row in snapshot.rows.values()
         for held in row.held
     ]
-    return tuple(sorted(found, key=lambda busy: (busy.node, busy.since)))
+    return tuple(sorted(machines, key=lambda busy: (busy.node, busy.since)))
 
 
 # The work that waits for runners, by capability, and the runners of an experiment.

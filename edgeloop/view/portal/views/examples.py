@@ -115,7 +115,7 @@ class ExampleSet:
 def examples_view(portal: Portal, experiment: str | None, name: str) -> ExamplesView | None:
     """None for a model without examples. What cannot be read is said in `notes`."""
     try:
-        found = _example_set(portal, experiment, name)
+        examples = _example_set(portal, experiment, name)
     except EdgeloopError as error:
         return ExamplesView(
             columns=(),
@@ -126,33 +126,35 @@ def examples_view(portal: Portal, experiment: str | None, name: str) -> Examples
             marks=(),
             notes=(redact(str(error)),),
         )
-    if found is None:
+    if examples is None:
         return None
-    if isinstance(found, tuple):
+    if isinstance(examples, tuple):
         return ExamplesView(
-            columns=(), rows=(), width=0, height=0, classes=(), marks=(), notes=found
+            columns=(), rows=(), width=0, height=0, classes=(), marks=(), notes=examples
         )
     query = {"experiment": experiment} if experiment else {}
     place = f"/api/v1/models/{quote(name, safe='')}/examples"
-    ending = urlencode({**query, "version": found.version})
+    ending = urlencode({**query, "version": examples.version})
     rows = tuple(
         tuple(
             ExampleImage(
-                column, f"{place}/{n + 1}/{column}.png?{ending}", *_words(found, n, column)
+                column, f"{place}/{n + 1}/{column}.png?{ending}", *_words(examples, n, column)
             )
-            for column in found.columns
+            for column in examples.columns
         )
-        for n in range(len(found.truth))
+        for n in range(len(examples.truth))
     )
-    _, height, width = found.truth.shape
+    _, height, width = examples.truth.shape
     return ExamplesView(
-        columns=tuple(ExampleColumn(c, TITLES[c], found.sources.get(c, "")) for c in found.columns),
+        columns=tuple(
+            ExampleColumn(c, TITLES[c], examples.sources.get(c, "")) for c in examples.columns
+        ),
         rows=rows,
         width=width,
         height=height,
-        classes=_legend(found),
-        marks=_used_marks(found),
-        notes=found.notes,
+        classes=_legend(examples),
+        marks=_used_marks(examples),
+        notes=examples.notes,
     )
 
 
@@ -160,14 +162,14 @@ def example_image(
     portal: Portal, experiment: str | None, name: str, number: int, column: str
 ) -> tuple[bytes, str]:
     """A PNG, and the version of the examples that it is of. Raises NotFound."""
-    found = _example_set(portal, experiment, name)
+    examples = _example_set(portal, experiment, name)
     if (
-        not isinstance(found, ExampleSet)
-        or number > len(found.truth)
-        or column not in found.columns
+        not isinstance(examples, ExampleSet)
+        or number > len(examples.truth)
+        or column not in examples.columns
     ):
         raise NotFound(reason=f"{name} has no example {number} with the image {column!r}.")
-    return _png(_DRAWN[column](found, number - 1, column)), found.version
+    return _png(_DRAWN[column](examples, number - 1, column)), examples.version
 
 
 def _example_set(
@@ -192,20 +194,20 @@ def _read_set(
     from edgeloop.tasks import example_files, read_examples
 
     notes: dict[str, str] = {}
-    known: dict[str, Examples | None] = {}
+    by_stage: dict[str, Examples | None] = {}
 
     def read(stage: str) -> Examples | None:
-        if stage not in known:
+        if stage not in by_stage:
             file = example_files(stage)[0]
-            known[stage] = _tried(workspace.store.blobs, files.get(file), read_examples, notes)
-        return known[stage]
+            by_stage[stage] = _tried(workspace.store.blobs, files.get(file), read_examples, notes)
+        return by_stage[stage]
 
     chosen = _chosen(read)
     if not chosen:
         return tuple(notes.values()) or None
     _, first = next(iter(chosen.values()))
-    if len(chosen) == 1 and sum(one is not None for one in known.values()) > 1:
-        stages = [stage for stage, one in known.items() if one is not None]
+    if len(chosen) == 1 and sum(one is not None for one in by_stage.values()) > 1:
+        stages = [stage for stage, one in by_stage.items() if one is not None]
         if {*stages} & {*FLOAT} and {*stages} & {*QUANTIZED}:
             notes["other"] = _OTHER_IMAGES
     names: dict[int, str] = {}
@@ -247,11 +249,9 @@ def _images(
     problems: dict[str, str] = {}
     for stage in (*FLOAT, *QUANTIZED):
         file = files.get(example_files(stage)[1])
-        found = _tried(
-            blobs, file, lambda content: read_example_images(content, examples), problems
-        )
-        if found is not None:
-            images: Maps = found
+        read = _tried(blobs, file, lambda content: read_example_images(content, examples), problems)
+        if read is not None:
+            images: Maps = read
             return images
     notes |= problems
     return None
@@ -281,32 +281,32 @@ def _source(stage: str, examples: Examples) -> str:
 # In words
 
 
-def _words(found: ExampleSet, number: int, column: str) -> tuple[str, str]:
+def _words(examples: ExampleSet, number: int, column: str) -> tuple[str, str]:
     """What an image shows, for those who do not see it, and a short note below it."""
     image = f"test image {number + 1}"
     if column == "input":
         return f"Input: {image}", ""
     if column == "label":
-        return f"Label of {image}: {_classes_in(found, found.truth[number])}", ""
+        return f"Label of {image}: {_classes_in(examples, examples.truth[number])}", ""
     if column == "difference":
-        share = difference_share(found, number)
+        share = difference_share(examples, number)
         note = "no pixel differs" if share == 0 else f"{_percent(share)} of pixels"
         return f"Where float and quantized differ in {image}: {note}", note
-    answers = found.answers[column][number]
-    note = f"{_percent(_share(answers == found.truth[number], found, number))} as labelled"
-    return f"{TITLES[column]} model on {image}: {_classes_in(found, answers)}; {note}", note
+    answers = examples.answers[column][number]
+    note = f"{_percent(_share(answers == examples.truth[number], examples, number))} as labelled"
+    return f"{TITLES[column]} model on {image}: {_classes_in(examples, answers)}; {note}", note
 
 
-def difference_share(found: ExampleSet, number: int) -> float:
+def difference_share(examples: ExampleSet, number: int) -> float:
     """How much of the pixels that count got another class by quantization."""
-    one, two = found.answers["float"][number], found.answers["quantized"][number]
-    return _share(one != two, found, number)
+    one, two = examples.answers["float"][number], examples.answers["quantized"][number]
+    return _share(one != two, examples, number)
 
 
-def _share(which: Any, found: ExampleSet, number: int) -> float:
+def _share(which: Any, examples: ExampleSet, number: int) -> float:
     from edgeloop.tasks import IGNORE
 
-    counted = found.truth[number] != IGNORE
+    counted = examples.truth[number] != IGNORE
     return float((which & counted).sum() / max(1, counted.sum()))
 
 
@@ -314,37 +314,37 @@ def _percent(share: float) -> str:
     return "under 0.1 %" if 0 < share < 0.0005 else f"{100 * share:.1f} %"
 
 
-def _classes_in(found: ExampleSet, maps: Maps) -> str:
+def _classes_in(examples: ExampleSet, maps: Maps) -> str:
     """The classes of an image, the largest first."""
     import numpy as np
 
     numbers, counts = np.unique(maps, return_counts=True)
-    order = [int(n) for n in numbers[np.argsort(-counts)] if int(n) in found.names]
+    order = [int(n) for n in numbers[np.argsort(-counts)] if int(n) in examples.names]
     more = f" and {len(order) - _NAMED} more" if len(order) > _NAMED else ""
-    return ", ".join(found.names[n] for n in order[:_NAMED]) + more or "no class"
+    return ", ".join(examples.names[n] for n in order[:_NAMED]) + more or "no class"
 
 
-def _legend(found: ExampleSet) -> tuple[ClassColour, ...]:
+def _legend(examples: ExampleSet) -> tuple[ClassColour, ...]:
     import numpy as np
 
     from edgeloop.tasks import IGNORE, class_colour
 
-    present = np.unique(np.concatenate([found.truth, *found.answers.values()])).tolist()
-    names = {**found.names, IGNORE: "not counted"}
+    present = np.unique(np.concatenate([examples.truth, *examples.answers.values()])).tolist()
+    names = {**examples.names, IGNORE: "not counted"}
     return tuple(
         ClassColour(names.get(n, f"class {n}"), class_colour(n), n == IGNORE) for n in present
     )
 
 
-def _used_marks(found: ExampleSet) -> tuple[ClassColour, ...]:
-    if "difference" not in found.columns:
+def _used_marks(examples: ExampleSet) -> tuple[ClassColour, ...]:
+    if "difference" not in examples.columns:
         return ()
     from edgeloop.tasks import IGNORE
 
-    counted = max(1, int((found.truth != IGNORE).sum()))
+    counted = max(1, int((examples.truth != IGNORE).sum()))
     return tuple(
         ClassColour(f"{name}, {_percent(float(which.sum()) / counted)}", colour)
-        for (name, colour), which in zip(_MARKS, _differences(found), strict=True)
+        for (name, colour), which in zip(_MARKS, _differences(examples), strict=True)
         if which.any()
     )
 
@@ -352,19 +352,19 @@ def _used_marks(found: ExampleSet) -> tuple[ClassColour, ...]:
 # As images
 
 
-def _input(found: ExampleSet, number: int, _: str) -> Maps:
-    assert found.images is not None
-    pixels: Maps = found.images[number]
+def _input(examples: ExampleSet, number: int, _: str) -> Maps:
+    assert examples.images is not None
+    pixels: Maps = examples.images[number]
     return pixels
 
 
-def _coloured(found: ExampleSet, number: int, column: str) -> Maps:
+def _coloured(examples: ExampleSet, number: int, column: str) -> Maps:
     """Pixels that do not count are hatched: grey alone could be a class."""
     import numpy as np
 
     from edgeloop.tasks import IGNORE, class_colours
 
-    maps = (found.truth if column == "label" else found.answers[column])[number]
+    maps = (examples.truth if column == "label" else examples.answers[column])[number]
     drawn: Maps = class_colours()[maps]
     rows, columns = np.indices(maps.shape)
     stripes = np.array([_rgb(text) for text in _HATCH], np.uint8)[(rows + columns) // 2 % 2]
@@ -372,15 +372,15 @@ def _coloured(found: ExampleSet, number: int, column: str) -> Maps:
     return drawn
 
 
-def _difference(found: ExampleSet, number: int, _: str) -> Maps:
+def _difference(examples: ExampleSet, number: int, _: str) -> Maps:
     """Where the classes differ, on a pale and grey image of what there is to see."""
     import numpy as np
 
-    shape = (*found.truth.shape[1:], 3)
-    grey = np.full(shape, 128.0) if found.images is None else found.images[number] * 1.0
+    shape = (*examples.truth.shape[1:], 3)
+    grey = np.full(shape, 128.0) if examples.images is None else examples.images[number] * 1.0
     drawn = np.broadcast_to(205 + 0.3 * (grey.mean(axis=2, keepdims=True) - 128), shape)
     drawn = drawn.astype(np.uint8)
-    for which, (_name, colour) in zip(_differences(found), _MARKS, strict=True):
+    for which, (_name, colour) in zip(_differences(examples), _MARKS, strict=True):
         drawn[which[number]] = _rgb(colour)
     return drawn
 
@@ -394,11 +394,11 @@ _DRAWN: dict[str, Callable[[ExampleSet, int, str], Maps]] = {
 }
 
 
-def _differences(found: ExampleSet) -> tuple[Any, Any, Any]:
+def _differences(examples: ExampleSet) -> tuple[Any, Any, Any]:
     """Of all images, in the order of `_MARKS`; pixels that do not count are in none."""
     from edgeloop.tasks import IGNORE
 
-    truth, one, two = found.truth, found.answers["float"], found.answers["quantized"]
+    truth, one, two = examples.truth, examples.answers["float"], examples.answers["quantized"]
     differs = (one != two) & (truth != IGNORE)
     lost, won = differs & (one == truth), differs & (two == truth)
     return lost, won, differs & ~lost & ~won

@@ -60,8 +60,8 @@ class JobsMonitor:
         """Runs from the oldest to the newest, and sentences about damaged records."""
         self._look_if_due()
         if time.monotonic() - self._listed_at > LIST_EVERY_S:
-            found = self.jobs.runs.list()
-            self._listing = (found.runs, found.damaged)
+            listing = self.jobs.runs.list()
+            self._listing = (listing.runs, listing.damaged)
             self._listed_at = time.monotonic()
         return self._listing
 
@@ -296,7 +296,7 @@ STEPS = ("step", "epoch", "iteration")
 def curves_of(content: bytes) -> tuple[MetricCurve, ...]:
     """One for each number that at least two of the lines have, in the order of the file. A line
     that is cut or is no JSON object is left out."""
-    lines = [found for line in content.split(b"\n") if (found := _numbers(line))]
+    lines = [numbers for line in content.split(b"\n") if (numbers := _numbers(line))]
     across = next((name for name in STEPS if _increases([x.get(name) for x in lines])), "")
     names = dict.fromkeys(name for line in lines for name in line if name != across)
     curves = []
@@ -312,14 +312,14 @@ def curves_of(content: bytes) -> tuple[MetricCurve, ...]:
 
 
 def _curve(name: str, across: str, points: Sequence[tuple[float, float]]) -> MetricCurve:
-    kept = _thinned(points)
+    drawn = _thinned(points)
     (first, _), (last, latest) = points[0], points[-1]
     low, high = min(y for _, y in points), max(y for _, y in points)
     across_by = WIDTH / ((last - first) or 1.0)
     up_by = HEIGHT / ((high - low) or 1.0)
     middle = HEIGHT / 2 if high == low else 0.0
     path = " ".join(
-        f"{(x - first) * across_by:.2f},{HEIGHT - (y - low) * up_by - middle:.2f}" for x, y in kept
+        f"{(x - first) * across_by:.2f},{HEIGHT - (y - low) * up_by - middle:.2f}" for x, y in drawn
     )
     return MetricCurve(
         name=name,
@@ -339,29 +339,29 @@ def _thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]
     if len(points) <= MOST_POINTS:
         return list(points)
     size = 2 * len(points) / MOST_POINTS
-    kept: list[tuple[float, float]] = [points[0]]
+    extremes: list[tuple[float, float]] = [points[0]]
     for piece in range(MOST_POINTS // 2):
         part = points[int(piece * size) : int((piece + 1) * size)]
         if part:
             ends = {min(part, key=lambda point: point[1]), max(part, key=lambda point: point[1])}
-            kept.extend(sorted(ends))
-    return [*kept, points[-1]]
+            extremes.extend(sorted(ends))
+    return [*extremes, points[-1]]
 
 
 def _increases(values: Sequence[float | None]) -> bool:
-    known = [value for value in values if value is not None]
-    pairs = pairwise(known)
-    return len(known) > 1 and len(known) == len(values) and all(a < b for a, b in pairs)
+    numbers = [value for value in values if value is not None]
+    pairs = pairwise(numbers)
+    return len(numbers) > 1 and len(numbers) == len(values) and all(a < b for a, b in pairs)
 
 
 def _numbers(line: bytes) -> Mapping[str, float]:
     try:
-        found = json.loads(line)
+        entry = json.loads(line)
     except (ValueError, RecursionError):
         return {}
-    if not isinstance(found, dict):
+    if not isinstance(entry, dict):
         return {}
-    numbers = {str(name): _number(value) for name, value in found.items()}
+    numbers = {str(name): _number(value) for name, value in entry.items()}
     return {name: number for name, number in numbers.items() if number is not None}
 
 

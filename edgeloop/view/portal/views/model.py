@@ -166,19 +166,19 @@ def files_view(portal: Portal, experiment: str | None, name: str) -> tuple[FileV
 def stages_view(portal: Portal, experiment: str | None, record: Record) -> tuple[StageView, ...]:
     workspace = portal.workspace_of(experiment)
     uses: tuple[UsePeriod, ...] = _or_else(portal.usage.uses, (), [])
-    own = tuple(use for use in uses if use.model == record.key)
+    model_uses = tuple(use for use in uses if use.model == record.key)
     records = records_of(record.values)
-    return timeline(record.values, workspace.plan, records, own, time.time())
+    return timeline(record.values, workspace.plan, records, model_uses, time.time())
 
 
 def _by_class(scores: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
     """From metric → class to class → metric, finite values only."""
-    found: dict[str, dict[str, float]] = {}
+    by_class: dict[str, dict[str, float]] = {}
     for metric, values in scores.items():
         for name, value in values.items():
             if math.isfinite(value):
-                found.setdefault(name, {})[metric] = value
-    return found
+                by_class.setdefault(name, {})[metric] = value
+    return by_class
 
 
 def _or_else(get: Callable[[], Result], default: Result, troubles: list[str]) -> Result:

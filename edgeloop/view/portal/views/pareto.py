@@ -76,7 +76,7 @@ def pareto_view(
     choices = summary_of(portal, snapshot, frame.experiment)[1]
     columns = _columns(portal, snapshot, frame.experiment)
     try:
-        found = _find(portal, snapshot, frame.experiment, query)
+        plotted = _find(portal, snapshot, frame.experiment, query)
     except BadInput as error:
         svg = portal.draw(str(error), lambda: empty_chart("Choose other columns."), "front-")
         x, y = (Axis(name, measure_of(name).title, "") for name in (query.x, query.y))
@@ -96,45 +96,45 @@ def pareto_view(
             svg=svg,
             trouble=f"{error}.",
         )
-    x, y = (_axis(found, place) for place in (0, 1))
+    x, y = (_axis(plotted, place) for place in (0, 1))
     return ParetoView(
         frame=frame,
         query=query,
         x=x,
         y=y,
-        points=found.points,
-        front=len(found.pareto.front),
-        hidden=len(found.pareto.rows) - len(found.shown),
-        missing=found.pareto.missing,
-        hypervolume=found.pareto.share,
-        reference=found.pareto.reference,
+        points=plotted.points,
+        front=len(plotted.pareto.front),
+        hidden=len(plotted.pareto.rows) - len(plotted.shown),
+        missing=plotted.pareto.missing,
+        hypervolume=plotted.pareto.share,
+        reference=plotted.pareto.reference,
         columns=columns,
         choices=choices,
-        svg=_drawing(portal, found, query),
+        svg=_drawing(portal, plotted, query),
         trouble="",
-        device=found.device,
-        devices=found.whole.devices,
-        device_note=device_note(found.whole, found.device),
-        outside=found.axes.outside if found.axes else 0,
+        device=plotted.device,
+        devices=plotted.whole.devices,
+        device_note=device_note(plotted.whole, plotted.device),
+        outside=plotted.axes.outside if plotted.axes else 0,
     )
 
 
-def _axis(found: ParetoPoints, place: int) -> Axis:
-    item = found.pareto.objectives[place]
-    if found.axes is None:
+def _axis(plotted: ParetoPoints, place: int) -> Axis:
+    item = plotted.pareto.objectives[place]
+    if plotted.axes is None:
         return Axis(item.column, item.measure.title, item.goal)
-    measure, factor = found.axes.measures[place], found.axes.factors[place]
+    measure, factor = plotted.axes.measures[place], plotted.axes.factors[place]
     return Axis(item.column, measure.title, item.goal, factor)
 
 
-def _drawing(portal: Portal, found: ParetoPoints, query: ParetoQuery) -> str:
+def _drawing(portal: Portal, plotted: ParetoPoints, query: ParetoQuery) -> str:
     """On a phone, fewer of the models that are not on the front: marks have the same size there."""
     return portal.draw_twice(
-        (query, found.points),
-        lambda: _chart(found, found.shown, WIDE),
+        (query, plotted.points),
+        lambda: _chart(plotted, plotted.shown, WIDE),
         "front-",
         lambda: _chart(
-            found, found.shown[: max(MOST_NARROW, len(found.pareto.front))], NARROW_PLOT
+            plotted, plotted.shown[: max(MOST_NARROW, len(plotted.pareto.front))], NARROW_PLOT
         ),
     )
 
@@ -201,13 +201,13 @@ def _point(pareto: Pareto, axes: ChartAxes, index: int) -> Point:
     )
 
 
-def _chart(found: ParetoPoints, shown: Sequence[int], size: tuple[int, int]) -> alt.TopLevelMixin:
-    rows = [found.pareto.rows[index] for index in shown]
+def _chart(plotted: ParetoPoints, shown: Sequence[int], size: tuple[int, int]) -> alt.TopLevelMixin:
+    rows = [plotted.pareto.rows[index] for index in shown]
     links = {str(row["name"]): anchor(str(row["name"])) for row in rows}
-    objectives = found.pareto.objectives
-    title = f"Front of {found.device}" if found.device not in ("", ALL_DEVICES) else ""
+    objectives = plotted.pareto.objectives
+    title = f"Front of {plotted.device}" if plotted.device not in ("", ALL_DEVICES) else ""
     return pareto_chart(
-        rows, objectives, links=links, axes=found.axes, size=size, title=title or "Front"
+        rows, objectives, links=links, axes=plotted.axes, size=size, title=title or "Front"
     )
 
 
@@ -222,9 +222,9 @@ def _columns(portal: Portal, snapshot: TableSnapshot, experiment: str) -> tuple[
             for name, value in row.values.items()
             if isinstance(value, int | float) and not isinstance(value, bool)
         }
-        known = [c.name for c in COLUMNS.values() if c.is_number and c.name in numbers]
+        standard = [c.name for c in COLUMNS.values() if c.is_number and c.name in numbers]
         others = sorted(numbers.difference(COLUMNS))
-        measures = [measure_of(name) for name in (*known, *others)]
+        measures = [measure_of(name) for name in (*standard, *others)]
         return tuple(Axis(m.name, m.title, m.goal or "") for m in measures)
 
     return portal.cache.get(key, make)
@@ -240,22 +240,22 @@ _ELSEWHERE = frozenset({"name", "status", "node", "tags", "since", "error"})  # 
 def compare_view(portal: Portal, experiment: str | None, names: Sequence[str]) -> CompareView:
     """Models that are not there are named in `missing`, and those beyond the limit left out."""
     snapshot = portal.rows(experiment)
-    wanted = list(dict.fromkeys(names))
-    rows = [snapshot.rows[name] for name in wanted if name in snapshot.rows][:MOST_MODELS]
+    asked = list(dict.fromkeys(names))
+    rows = [snapshot.rows[name] for name in asked if name in snapshot.rows][:MOST_MODELS]
     columns = [name for name in visible_columns(row.values for row in rows) if _is_shown(name)]
-    found = [row for column in columns if (row := _row(rows, column)) is not None]
+    compared = [row for column in columns if (row := _row(rows, column)) is not None]
     first = {name: place for place, name in enumerate(NUMBERS)}
     ranked = sorted(
-        found, key=lambda row: (not row.is_number, not row.has_goal, first.get(row.column, 99))
+        compared, key=lambda row: (not row.is_number, not row.has_goal, first.get(row.column, 99))
     )
     now = time.time()
     return CompareView(
         frame=frame_of(portal, experiment),
         lines=tuple(line_of(row, now) for row in rows),
         differing=tuple(row for row in ranked if not row.is_same),
-        equal=tuple(sorted((r for r in found if r.is_same), key=lambda r: natural_key(r.title))),
-        missing=tuple(name for name in wanted if name not in snapshot.rows),
-        left_out=max(0, len([n for n in wanted if n in snapshot.rows]) - MOST_MODELS),
+        equal=tuple(sorted((r for r in compared if r.is_same), key=lambda r: natural_key(r.title))),
+        missing=tuple(name for name in asked if name not in snapshot.rows),
+        left_out=max(0, len([n for n in asked if n in snapshot.rows]) - MOST_MODELS),
         devices=tuple(sorted({row.text("device") for row in rows if row.text("device")})),
     )
 
@@ -295,10 +295,10 @@ def _row(rows: Sequence[Row], column: str) -> CompareRow | None:
 
 
 def _best(measure: Column, values: Sequence[float]) -> float | None:
-    known = [value for value in values if not math.isnan(value)]
-    if measure.goal is None or len(known) < 2:
+    numbers = [value for value in values if not math.isnan(value)]
+    if measure.goal is None or len(numbers) < 2:
         return None
-    return min(known) if measure.goal == "min" else max(known)
+    return min(numbers) if measure.goal == "min" else max(numbers)
 
 
 def _difference(measure: Column, first: float, value: float) -> str:

@@ -143,11 +143,11 @@ def search_drawings(portal: Portal, name: str, query: SearchQuery = _NO_QUERY) -
 
 
 def _seen(portal: Portal, name: str) -> SeenSearch:
-    known = _folders(portal.workspace.settings.project)
-    if name not in known:
+    folders = _folders(portal.workspace.settings.project)
+    if name not in folders:
         raise NotFound(reason=f"There is no search {name!r} in this project.")
     try:
-        return read_search(known[name], name)
+        return read_search(folders[name], name)
     except BadInput as error:
         sentence = str(error)
         raise NotFound(reason=f"{sentence[0].upper()}{sentence[1:]}.") from None
@@ -155,8 +155,8 @@ def _seen(portal: Portal, name: str) -> SeenSearch:
 
 def _folders(project: Path) -> dict[str, Path]:
     """Folders of searches, by name. Names are checked: they become parts of addresses."""
-    found = {name: f for name, f in found_searches(project).items() if _NAME.fullmatch(name)}
-    return dict(sorted(found.items())[:MOST_SEARCHES])
+    by_name = {name: f for name, f in found_searches(project).items() if _NAME.fullmatch(name)}
+    return dict(sorted(by_name.items())[:MOST_SEARCHES])
 
 
 def _line(seen: SeenSearch) -> SearchLine:
@@ -192,12 +192,12 @@ def _row(seen: SeenSearch, item: SeenCandidate) -> dict[str, str]:
 
 def _parameters(seen: SeenSearch) -> tuple[str, ...]:
     """The most important first; without those that never differ."""
-    found: dict[str, set[str]] = {item.parameter: set() for item in seen.importances}
+    values_of: dict[str, set[str]] = {item.parameter: set() for item in seen.importances}
     for item in seen.candidates:
         for name, value in item.parameters.items():
-            found.setdefault(name, set()).add(str(value))
+            values_of.setdefault(name, set()).add(str(value))
     ranked = {item.parameter for item in seen.importances}
-    return tuple(name for name, values in found.items() if name in ranked or len(values) > 1)
+    return tuple(name for name, values in values_of.items() if name in ranked or len(values) > 1)
 
 
 def _sorted(rows: list[dict[str, str]], query: SearchQuery) -> list[dict[str, str]]:
@@ -226,12 +226,12 @@ def _iterations(seen: SeenSearch) -> tuple[Iteration, ...]:
     by_number: dict[int, list[SeenCandidate]] = {}
     for item in seen.candidates:
         by_number.setdefault(item.iteration, []).append(item)
-    found, until = [], 0
+    iterations, until = [], 0
     for number, items in sorted(by_number.items()):
         until += len(items)
         if number >= 0:  # else they were taken over
-            found.append(_iteration(number, items, volumes.get(until)))
-    return tuple(found)
+            iterations.append(_iteration(number, items, volumes.get(until)))
+    return tuple(iterations)
 
 
 def _iteration(number: int, items: Sequence[SeenCandidate], volume: float | None) -> Iteration:

@@ -61,8 +61,8 @@ def table_view(
     query = replace(query, page=max(1, query.page), size=size)
     snapshot = portal.rows(experiment)
     frame = frame_of(portal, experiment)
-    found = matching(portal, snapshot, frame.experiment, query)
-    pages = max(1, math.ceil(len(found) / query.size))
+    rows = matching(portal, snapshot, frame.experiment, query)
+    pages = max(1, math.ceil(len(rows) / query.size))
     query = replace(query, page=min(query.page, pages))
     first = (query.page - 1) * query.size
     now = time.time()
@@ -76,9 +76,9 @@ def table_view(
         frame=frame,
         query=query,
         headings=headings(columns, metric, offered),
-        lines=tuple(line_of(row, now, columns) for row in found[first : first + query.size]),
+        lines=tuple(line_of(row, now, columns) for row in rows[first : first + query.size]),
         counts=counts,
-        matching=len(found),
+        matching=len(rows),
         total=len(snapshot.rows),
         pages=pages,
         choices=choices,
@@ -130,13 +130,13 @@ def headings(
 ) -> tuple[Heading, ...]:
     """Name and status come first. Columns that `are_numbers` says nothing of hold numbers, unless
     they are always texts."""
-    known = are_numbers or {}
+    numeric = are_numbers or {}
     measures = [measure_of(column, metric) for column in columns]
     return (
         Heading("name", "name", "", False),
         Heading("status", "status", "", False),
         *(
-            Heading(m.name, _title(m), m.unit, known.get(m.name, True) and m.kind != "text")
+            Heading(m.name, _title(m), m.unit, numeric.get(m.name, True) and m.kind != "text")
             for m in measures
         ),
     )
@@ -260,13 +260,13 @@ def _text_test(text: str) -> Callable[[Row], bool]:
     if any(char in text for char in "*?["):
         pattern = re.compile(fnmatch.translate(text))
         return lambda row: pattern.match(row.name) is not None
-    wanted = text.casefold()
+    folded = text.casefold()
 
     def has(row: Row) -> bool:
         return (
-            wanted in row.name.casefold()
-            or any(wanted in tag.casefold() for tag in row.tags)
-            or wanted in row.text("error").casefold()
+            folded in row.name.casefold()
+            or any(folded in tag.casefold() for tag in row.tags)
+            or folded in row.text("error").casefold()
         )
 
     return has
