@@ -672,9 +672,9 @@ def config_of(
 
 def _devices(keys: SearchFile, origin: Origin) -> tuple[str, ...]:
     """The chips of a search for several: all that depends on the chip is known for each of them."""
-    written = {name: found for name in CHIP if (found := getattr(keys.objectives, name))}
-    several = {name: found.devices for name, found in written.items() if found.devices}
-    single = {name: found.device for name, found in written.items() if found.device}
+    written = {name: objective for name in CHIP if (objective := getattr(keys.objectives, name))}
+    several = {name: objective.devices for name, objective in written.items() if objective.devices}
+    single = {name: objective.device for name, objective in written.items() if objective.device}
     for name in several.keys() & single.keys():
         path = ("objectives", name, "devices")
         raise origin.wrong(path, "and device cannot both be given: list all chips in devices")

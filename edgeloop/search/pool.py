@@ -246,15 +246,15 @@ def _plain(value: Any) -> Any:
     return value.item()
 
 
-def _are_params(found: object) -> bool:
+def _are_params(params: object) -> bool:
     kinds = bool | int | float | str | None
-    return isinstance(found, dict) and all(isinstance(value, kinds) for value in found.values())
+    return isinstance(params, dict) and all(isinstance(value, kinds) for value in params.values())
 
 
-def _are_values(found: object) -> bool:
-    return isinstance(found, dict) and all(
+def _are_values(values: object) -> bool:
+    return isinstance(values, dict) and all(
         isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
-        for value in found.values()
+        for value in values.values()
     )
 
 

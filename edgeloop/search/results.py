@@ -1057,7 +1057,9 @@ def _explained(settings: Sequence[object], numbers: Floats) -> float | None:
         return None
     ranks = _ranks(numbers[is_known])
     total = float(((ranks - ranks.mean()) ** 2).sum())
-    known_settings = [setting for setting, known in zip(settings, is_known, strict=True) if known]
+    known_settings = [
+        setting for setting, has_number in zip(settings, is_known, strict=True) if has_number
+    ]
     has = np.array([setting is not None for setting in known_settings])
     levels = _levels([setting for setting in known_settings if setting is not None])
     groups = [ranks[has][np.array([level == one for level in levels])] for one in set(levels)]

@@ -440,11 +440,11 @@ class _CurveChain:
         mean[is_there], variance[is_there] = score[is_there], 0.0
         self._last = np.where(has_mean, mean - before, 0.0)
 
-    def _columns(self, mean: Floats, known: Floats, shift: float = 0.0) -> Floats:
+    def _columns(self, mean: Floats, has_score: Floats, shift: float = 0.0) -> Floats:
         """Scores are scaled by those that are known; `shift` is added to all afterwards."""
-        centre = mean[known].mean()
-        scale = max(float(mean[known].std()), _FORECAST_SMALLEST)
-        scores = np.where(known, mean + shift - centre, 0.0) / scale
+        centre = mean[has_score].mean()
+        scale = max(float(mean[has_score].std()), _FORECAST_SMALLEST)
+        scores = np.where(has_score, mean + shift - centre, 0.0) / scale
         return np.hstack([self._about, np.sqrt(_SCORE) * scores[:, None]])
 
 

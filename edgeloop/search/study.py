@@ -268,8 +268,8 @@ class Study:
         """What was taken over from earlier searches besides results, by their names."""
         return dict(self._study.user_attrs.get(TAKEN, {}))
 
-    def keep_taken(self, name: str, found: object) -> None:
-        self._study.set_user_attr(TAKEN, {**self.taken, name: found})
+    def keep_taken(self, name: str, content: object) -> None:
+        self._study.set_user_attr(TAKEN, {**self.taken, name: content})
 
     def is_current(self, candidate: Candidate) -> bool:
         """Whether what is known of it would be found today: after an update of the compiler, the
@@ -348,14 +348,14 @@ class Study:
             pending.append(params)
         return None
 
-    def _split(self, known: Sequence[Candidate]) -> tuple[list[Observation], list[Params]]:
+    def _split(self, candidates: Sequence[Candidate]) -> tuple[list[Observation], list[Params]]:
         """The history of these candidates and before them, and those of them that are pending. A
         training that is paused or was stopped is a result already: of what it is heading for."""
         is_stopping = self._config.rungs is not None
-        expected = expected_values(self._config, known) if is_stopping else {}
+        expected = expected_values(self._config, candidates) if is_stopping else {}
         history = [self._observation(item) for item in self.earlier()]
         pending: list[Params] = []
-        for item in known:
+        for item in candidates:
             if item.arch.id in expected or item.state == "stopped":
                 partial = replace(item, values=expected.get(item.arch.id, item.values))
                 history.append(self._observation(partial, is_partial=True))
@@ -859,9 +859,9 @@ class EarlierScores:
         kinds = sorted(_scores_in(study.taken).items(), key=lambda item: -len(item[1]))
         for name, points in kinds[:_MOST_KINDS]:
             members = [(study.member(params), score) for params, score in points]
-            kept = [(member, score) for member, score in members if member is not None]
-            if len(kept) >= _LEAST_SCORES:
-                self._models[name] = ScoreModel(*zip(*kept, strict=True))
+            scored_members = [(member, score) for member, score in members if member is not None]
+            if len(scored_members) >= _LEAST_SCORES:
+                self._models[name] = ScoreModel(*zip(*scored_members, strict=True))
         self._known: dict[str, dict[str, float]] = {}
 
     def __bool__(self) -> bool:
@@ -884,8 +884,8 @@ class ScoreModel:
 
         self._encoding = SpaceEncoding.of(member.distributions for member in members)
         encoded = self._encoding.encode([member.params for member in members])
-        found = np.array(scores, dtype=np.float64)
-        targets = (found - found.mean()) / (float(found.std()) or 1.0)
+        score_array = np.array(scores, dtype=np.float64)
+        targets = (score_array - score_array.mean()) / (float(score_array.std()) or 1.0)
         names, groups = self._encoding.names, self._encoding.groups
         with threadpool_limits(1, user_api="blas"):
             kernel = fit_kernel(names, encoded[:_FITTED_TO], groups, targets[:_FITTED_TO])

@@ -362,12 +362,12 @@ def _inside(root: Path, table: Path, file: str) -> Path:
     return root / path
 
 
-def _listing(root: Path, found: list[tuple[Path, str]], names: Sequence[str]) -> _Listing:
+def _listing(root: Path, labelled_paths: list[tuple[Path, str]], names: Sequence[str]) -> _Listing:
     if len(names) > MOST_CLASSES:
         raise BadInput(reason=f"{root} has {len(names)} classes; {MOST_CLASSES} is the most")
     number = {name: index for index, name in enumerate(names)}
-    for unknown in sorted({name for _, name in found} - set(number))[:1]:
+    for unknown in sorted({name for _, name in labelled_paths} - set(number))[:1]:
         raise BadInput(reason=f"{root} has images of {unknown!r}, a class that its {FILE} lacks")
-    items = [Labelled(path, number[name]) for path, name in found]
+    items = [Labelled(path, number[name]) for path, name in labelled_paths]
     items.sort(key=lambda item: shuffled(item.image.relative_to(root).as_posix()))
     return _Listing(tuple(names), tuple(items))

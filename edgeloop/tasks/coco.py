@@ -123,17 +123,19 @@ def read_coco(
             f"{next(iter(names.values()))!r}: put them into {root / 'images'}"
         )
     sizes = {int(row["id"]): _size(row) for row in listed}
-    found = [
+    present_images = [
         CocoImage(paths[number], sizes[number], tuple(things.get(number, ())))
         for number in sorted(paths, key=lambda number: shuffled(names[number]))
     ]
-    for image in found:
+    for image in present_images:
         if len(image.objects) > MOST_OBJECTS:
             raise BadInput(
                 reason=f"{file} has {len(image.objects)} annotations of {image.file.name}; "
                 f"{MOST_OBJECTS} is the most"
             )
-    return CocoDataset(root, file, categories, tuple(found), len(names) - len(found))
+    return CocoDataset(
+        root, file, categories, tuple(present_images), len(names) - len(present_images)
+    )
 
 
 def _found(root: Path, prefixes: Sequence[str]) -> Path:
@@ -359,20 +361,22 @@ def matches_type(classes: int, most: int) -> np.dtype[Any]:
     )
 
 
-def matched(found: Found, truth: Truth, kind: np.dtype[Any]) -> Matches:
+def matched(detections: Found, truth: Truth, kind: np.dtype[Any]) -> Matches:
     """What remains of an image: an array of one element."""
     result = np.zeros(1, kind)
-    count = min(len(found.scores), result["class"].shape[1])
+    count = min(len(detections.scores), result["class"].shape[1])
     result["class"] = -1
-    result["class"][0, :count] = found.classes[:count]
-    result["score"][0, :count] = found.scores[:count]
+    result["class"][0, :count] = detections.classes[:count]
+    result["score"][0, :count] = detections.scores[:count]
     counted = truth.classes[~truth.is_crowd]
     result["truth"][0] = np.bincount(counted, minlength=result["truth"].shape[1])
     for label in np.unique(truth.classes):
-        own = np.flatnonzero(found.classes[:count] == label)
+        of_label = np.flatnonzero(detections.classes[:count] == label)
         true = truth.classes == label
-        overlaps = ious(found.boxes[own], truth.boxes[true], truth.is_crowd[true])
-        result["hit"][0, own], result["ignored"][0, own] = match(overlaps, truth.is_crowd[true])
+        overlaps = ious(detections.boxes[of_label], truth.boxes[true], truth.is_crowd[true])
+        result["hit"][0, of_label], result["ignored"][0, of_label] = match(
+            overlaps, truth.is_crowd[true]
+        )
     return result
 
 
@@ -381,10 +385,10 @@ def ious(boxes: Floats, others: Floats, is_crowd: NDArray[np.bool_] | None = Non
     low = np.maximum(boxes[:, None, :2], others[None, :, :2])
     high = np.minimum(boxes[:, None, 2:], others[None, :, 2:])
     shared = np.clip(high - low, 0, None).prod(axis=2)
-    own, other = _areas(boxes)[:, None], _areas(others)[None, :]
-    union = own + other - shared
+    area, other_area = _areas(boxes)[:, None], _areas(others)[None, :]
+    union = area + other_area - shared
     if is_crowd is not None:
-        union = np.where(is_crowd[None, :], own, union)
+        union = np.where(is_crowd[None, :], area, union)
     result: Floats = shared / np.where(union > 0, union, 1)
     return result
 
@@ -409,15 +413,17 @@ def match(
         fits = overlaps[number] >= levels[:, None]
         for group in (~is_ignored, is_ignored):  # what is ignored is for those that find nothing
             free = fits & group & (~is_taken | is_ignored)
-            found = free.any(axis=1)
-            if not found.any():
+            is_matched = free.any(axis=1)
+            if not is_matched.any():
                 continue
             # Of equal overlaps the last one counts, as in pycocotools.
             values = np.where(free, overlaps[number], -1.0)
             best = truths - 1 - values[:, ::-1].argmax(axis=1)
-            is_taken[found, best[found]] = True
-            (ignored if group is is_ignored else hit)[number] |= bits[found].sum(dtype=np.uint16)
-            fits = fits & ~found[:, None]
+            is_taken[is_matched, best[is_matched]] = True
+            (ignored if group is is_ignored else hit)[number] |= bits[is_matched].sum(
+                dtype=np.uint16
+            )
+            fits = fits & ~is_matched[:, None]
     return hit, ignored
 
 
@@ -450,21 +456,21 @@ def _of_class(matches: Matches, label: int) -> _OfClass:
     return _OfClass(image, flags("hit"), flags("ignored"))
 
 
-def _class_precision(own: _OfClass, weights: Floats, truth: Floats) -> Floats:
-    rows = max(1, _AT_ONCE // max(1, len(own.image)))
+def _class_precision(detections: _OfClass, weights: Floats, truth: Floats) -> Floats:
+    rows = max(1, _AT_ONCE // max(1, len(detections.image)))
     result = np.zeros((len(weights), len(THRESHOLDS)))
     for start in range(0, len(weights), rows):
         part = slice(start, start + rows)
-        counted = weights[part][:, own.image]
-        total = None if own.ignored.any() else counted.cumsum(axis=1)
+        counted = weights[part][:, detections.image]
+        total = None if detections.ignored.any() else counted.cumsum(axis=1)
         for level in range(len(THRESHOLDS)):
-            hits = np.flatnonzero(own.hit[:, level])
+            hits = np.flatnonzero(detections.hit[:, level])
             if not hits.size:
                 continue
             if total is not None:
                 seen = total[:, hits]
             else:
-                seen = (counted * ~own.ignored[:, level]).cumsum(axis=1)[:, hits]
+                seen = (counted * ~detections.ignored[:, level]).cumsum(axis=1)[:, hits]
             right = counted[:, hits].cumsum(axis=1)
             result[part, level] = _area(right, seen, truth[part])
     return result
@@ -533,10 +539,10 @@ def score_of(matches: Matches, classes: Sequence[str], note: str) -> Score:
     return Score(rows["mAP"]["overall"], rows, matches, curves, curve_row="AP50", note=note)
 
 
-def _curve(own: _OfClass, truth: float) -> Curve:
+def _curve(detections: _OfClass, truth: float) -> Curve:
     """Precision at the 101 recalls, where they are reached."""
-    counts = ~own.ignored[:, _AT_50]
-    hits = own.hit[counts, _AT_50]
+    counts = ~detections.ignored[:, _AT_50]
+    hits = detections.hit[counts, _AT_50]
     right = hits.cumsum().astype(np.float64)
     precision = _from_the_right(right / np.arange(1, len(right) + 1))
     reached = np.searchsorted(right / truth, RECALLS)

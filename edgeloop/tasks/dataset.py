@@ -186,7 +186,7 @@ class OutputMap:
 
     @cached_property
     def _outputs_of(self) -> list[list[int]]:
-        return [[n for n, name in self.names.items() if name == own] for own in self.classes]
+        return [[n for n, name in self.names.items() if name == label] for label in self.classes]
 
 
 def read_output_map(folder: Path) -> OutputMap | None:

@@ -258,13 +258,15 @@ class Decoder:
             scores, labels = table[..., BOX], table[..., BOX + 1]
         least = self._options.score_threshold or 0.0
         boxes = self._corners(table[..., :BOX], scores > least)
-        for own, score, label in zip(boxes, scores, labels, strict=True):
-            kept = np.flatnonzero(score > least)
-            found = self._classes.of_labels(np.rint(label[kept]).astype(np.intp))
-            known = found >= 0
-            kept, found = kept[known], found[known]
-            best = np.argsort(-score[kept], kind="stable")[: self._options.max_detections]
-            yield Found(own[kept[best]], score[kept[best]].astype(np.float64), found[best])
+        for image_boxes, score, label in zip(boxes, scores, labels, strict=True):
+            rows = np.flatnonzero(score > least)
+            categories = self._classes.of_labels(np.rint(label[rows]).astype(np.intp))
+            has_category = categories >= 0
+            rows, categories = rows[has_category], categories[has_category]
+            best = np.argsort(-score[rows], kind="stable")[: self._options.max_detections]
+            yield Found(
+                image_boxes[rows[best]], score[rows[best]].astype(np.float64), categories[best]
+            )
 
     def _decode_scores(self, arrays: Tensors, layout: Layout) -> Iterator[Found]:
         boxes, scores, objectness = _parts(arrays, layout)
@@ -565,10 +567,10 @@ class Classes:
             by_id = np.full(channels, -1, np.intp)
             by_id[ids] = np.arange(count)
             last = channels == max(ids) + 2
-            known: Literal["last", "first", "none"] = (
+            implied: Literal["last", "first", "none"] = (
                 "last" if last else "first" if min(ids) else "none"
             )
-            return Columns(by_id, known if background == "auto" else background)
+            return Columns(by_id, implied if background == "auto" else background)
         return None
 
     def of_labels(self, labels: NDArray[np.intp]) -> NDArray[np.intp]:
@@ -595,15 +597,15 @@ class Classes:
 
     @cached_property
     def _given(self) -> NDArray[np.intp]:
-        known: dict[object, int] = {c.id: n for n, c in enumerate(self.categories)}
-        known |= {c.name: n for n, c in enumerate(self.categories)}
+        numbers: dict[object, int] = {c.id: n for n, c in enumerate(self.categories)}
+        numbers |= {c.name: n for n, c in enumerate(self.categories)}
         for name in self.options.classes:
-            if name is not None and name not in known:
+            if name is not None and name not in numbers:
                 raise BadInput(
                     reason=f"detection.json names the class {name!r}, which no category of the "
                     "dataset is called"
                 )
-        return np.array([-1 if n is None else known[n] for n in self.options.classes], np.intp)
+        return np.array([-1 if n is None else numbers[n] for n in self.options.classes], np.intp)
 
 
 def _with_background(plain: NDArray[np.intp], background: str) -> Columns:
@@ -633,13 +635,13 @@ def recognized(shapes: Mapping[str, Sequence[int]], classes: Classes) -> Layout:
                 reason=f"detection.json says that {role} are the output {name!r}, but the model's "
                 f"outputs are {have}"
             )
-    found = [
+    layouts = [
         layout
         for search in (_final, _split, _joined)
         for layout in search(named, classes)
         if options.layout in ("auto", layout.kind) and _is_named(layout, options)
     ]
-    kinds = [layout for layout in found if layout.kind == found[0].kind]
+    kinds = [layout for layout in layouts if layout.kind == layouts[0].kind]
     if len(kinds) == 1:
         return kinds[0]
     have = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
@@ -659,7 +661,7 @@ def recognized(shapes: Mapping[str, Sequence[int]], classes: Classes) -> Layout:
 
 def _is_named(layout: Layout, options: DetectionOptions) -> bool:
     pairs = ((getattr(options.outputs, role), getattr(layout, role)) for role in _ROLES)
-    return all(wanted in ("", got) for wanted, got in pairs)
+    return all(option in ("", got) for option, got in pairs)
 
 
 _ROLES = ("boxes", "scores", "labels")
@@ -668,11 +670,11 @@ _ROLES = ("boxes", "scores", "labels")
 def _final(named: Mapping[str, Shape], classes: Classes) -> list[Layout]:
     tables = [name for name, shape in named.items() if len(shape) == _TABLE]
     count = len(classes.categories)
-    found = []
+    layouts = []
     for name in tables:
         is_told = classes.options.layout == "final"
         if named[name][2] == _FINAL and (count > _FINAL - BOX or is_told):
-            found.append(Layout("final", name))
+            layouts.append(Layout("final", name))
     boxes = [name for name in tables if named[name][2] == BOX]
     for name in boxes:
         rows = [other for other, shape in named.items() if _rows(shape) == named[name][:2]]
@@ -680,8 +682,8 @@ def _final(named: Mapping[str, Shape], classes: Classes) -> list[Layout]:
             scores, labels, is_sure = _told_apart(first, second)
             if classes.options.outputs.labels == scores:
                 scores, labels = labels, scores
-            found.append(Layout("final", name, scores, labels, is_sure=is_sure))
-    return found
+            layouts.append(Layout("final", name, scores, labels, is_sure=is_sure))
+    return layouts
 
 
 def _rows(shape: Shape) -> Shape:
@@ -704,7 +706,7 @@ def _sounds_like(name: str, words: Sequence[str]) -> bool:
 
 
 def _split(named: Mapping[str, Shape], classes: Classes) -> list[Layout]:
-    found = []
+    layouts = []
     for name, other in itertools.permutations(named, 2):
         boxes, scores = named[name], named[other]
         if len(boxes) != _TABLE or BOX not in boxes[1:]:
@@ -716,24 +718,24 @@ def _split(named: Mapping[str, Shape], classes: Classes) -> list[Layout]:
             continue
         channels = scores[2] if scores[1] == anchors else scores[1]
         if classes.columns(channels) is not None:
-            found.append(Layout("split", name, other, channels=channels))
-    return _by_name(found)
+            layouts.append(Layout("split", name, other, channels=channels))
+    return _by_name(layouts)
 
 
-def _by_name(found: list[Layout]) -> list[Layout]:
+def _by_name(layouts: list[Layout]) -> list[Layout]:
     """With four classes, boxes and scores look alike but for their names."""
-    if len(found) < 2:
-        return found
+    if len(layouts) < 2:
+        return layouts
     likely = [
         layout
-        for layout in found
+        for layout in layouts
         if _sounds_like(layout.boxes, _BOX_WORDS) or _sounds_like(layout.scores, _SCORE_WORDS)
     ]
-    return likely or found
+    return likely or layouts
 
 
 def _joined(named: Mapping[str, Shape], classes: Classes) -> list[Layout]:
-    found = []
+    layouts = []
     kinds: tuple[tuple[Kind, int], ...] = (("joined", BOX), ("objectness", BOX + 1))
     for name, shape in named.items():
         if len(shape) != _TABLE:
@@ -747,8 +749,8 @@ def _joined(named: Mapping[str, Shape], classes: Classes) -> list[Layout]:
         exact = [
             layout for layout in fitting if _has_no_background(classes.columns(layout.channels))
         ]
-        found += (exact or fitting)[:1]
-    return found
+        layouts += (exact or fitting)[:1]
+    return layouts
 
 
 def _has_no_background(columns: Columns | None) -> bool:

@@ -140,7 +140,7 @@ class Keypoints:
         recipe = Preparation(
             root=self._root,
             items=instances,
-            files_of=lambda own: (own.image.file,),
+            files_of=lambda instance: (instance.image.file,),
             decode=partial(_decode, height=height, width=width, options=options),
             image_shape=(height, width, 3),
             label_shape=(rows, _POINT),
@@ -149,7 +149,7 @@ class Keypoints:
                 "keypoints",
                 options.crop,
                 repr(options.padding),
-                *(repr((own.image.size, own.thing)) for own in instances),
+                *(repr((instance.image.size, instance.thing)) for instance in instances),
             ),
         )
         notes = [text for text in (note, self._dataset.note) if text]
@@ -489,14 +489,14 @@ def oks_precision(poses: Sequence[Pose], sigmas: Floats) -> Floats:
         by_image.setdefault(pose.image, []).append(pose)
     matches = np.zeros(len(by_image), matches_type(1, MOST_IN_AN_IMAGE))
     matches["class"] = -1
-    for row, own in zip(matches, by_image.values(), strict=True):
-        order = np.argsort([-pose.score for pose in own], kind="stable")[:MOST_IN_AN_IMAGE]
-        answers = np.stack([own[place].answer for place in order])
-        overlaps = np.stack([oks(answers, pose, sigmas) for pose in own], axis=1)
-        hit, _ = match(overlaps, np.zeros(len(own), np.bool_))
-        row["truth"] = len(own)
+    for row, image_poses in zip(matches, by_image.values(), strict=True):
+        order = np.argsort([-pose.score for pose in image_poses], kind="stable")[:MOST_IN_AN_IMAGE]
+        answers = np.stack([image_poses[place].answer for place in order])
+        overlaps = np.stack([oks(answers, pose, sigmas) for pose in image_poses], axis=1)
+        hit, _ = match(overlaps, np.zeros(len(image_poses), np.bool_))
+        row["truth"] = len(image_poses)
         row["class"][: len(order)] = 0
-        row["score"][: len(order)] = [own[place].score for place in order]
+        row["score"][: len(order)] = [image_poses[place].score for place in order]
         row["hit"][: len(order)] = hit
     ((precision, _),) = average_precisions(matches, np.ones((1, len(matches))))
     levels: Floats = precision[0]

@@ -382,19 +382,19 @@ def channels_of(shape: Sequence[int]) -> int:
     return min(sides[0], sides[2])
 
 
-def chosen(shapes: Mapping[str, Sequence[int]], channels: int, wanted: str) -> str:
+def chosen(shapes: Mapping[str, Sequence[int]], channels: int, expected: str) -> str:
     """The output with so many channels: the largest, and the first of those."""
     fitting = {n: int(np.prod(s)) for n, s in shapes.items() if channels_of(s) == channels}
     if fitting:
         return max(fitting, key=lambda name: fitting[name])
     have = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
-    raise BadInput(reason=f"the model's output ({have}) is not {wanted}")
+    raise BadInput(reason=f"the model's output ({have}) is not {expected}")
 
 
-def as_images(outputs: Tensors, channels: int, wanted: str, count: int) -> Output:
+def as_images(outputs: Tensors, channels: int, expected: str, count: int) -> Output:
     """The chosen output as (n, H, W, channels), in floats."""
     shapes = {name: array.shape for name, array in outputs.items()}
-    array = outputs[chosen(shapes, channels, wanted)]
+    array = outputs[chosen(shapes, channels, expected)]
     if array.ndim == _MAP:
         array = array[..., None]
     elif array.shape[-1] != channels:

@@ -211,9 +211,9 @@ def thinned(curve: Curve, most: int = _MOST_POINTS) -> Curve:
     more than `most` would stay."""
     points = np.stack(curve, axis=1)
     hair = _HAIR
-    while (kept := _corners(points, hair)).sum() > most:
+    while (is_corner := _corners(points, hair)).sum() > most:
         hair *= 1.5
-    return points[kept, 0], points[kept, 1]
+    return points[is_corner, 0], points[is_corner, 1]
 
 
 def _corners(points: NDArray[np.float64], hair: float) -> NDArray[np.bool_]:

@@ -256,21 +256,21 @@ class SuperResolutionScorer:
         return colours
 
 
-def psnr(own: Floats, real: Floats) -> float:
+def psnr(image: Floats, real: Floats) -> float:
     """In dB, of values from 0 to 255."""
-    error = float(((own - real) ** 2).mean())
+    error = float(((image - real) ** 2).mean())
     return MOST_PSNR if error == 0 else min(MOST_PSNR, 10 * float(np.log10(_PEAK**2 / error)))
 
 
-def ssim(own: Floats, real: Floats) -> float:
+def ssim(image: Floats, real: Floats) -> float:
     """The mean over channels and windows of 11 × 11 pixels, as Wang et al. defined it; NaN for
     images that are smaller than that."""
-    if min(own.shape[:2]) < len(_WINDOW):
+    if min(image.shape[:2]) < len(_WINDOW):
         return float("nan")
     low, high = (0.01 * _PEAK) ** 2, (0.03 * _PEAK) ** 2
-    mean, other = _blurred(own), _blurred(real)
-    spread, other_spread = _blurred(own**2) - mean**2, _blurred(real**2) - other**2
-    shared = _blurred(own * real) - mean * other
+    mean, other = _blurred(image), _blurred(real)
+    spread, other_spread = _blurred(image**2) - mean**2, _blurred(real**2) - other**2
+    shared = _blurred(image * real) - mean * other
     alike = (2 * mean * other + low) * (2 * shared + high)
     most = (mean**2 + other**2 + low) * (spread + other_spread + high)
     return float((alike / most).mean())

@@ -574,18 +574,18 @@ class _OutputSums:
     is_exact: bool = field(default=False)
     samples: list[tuple[float, ...]] = field(default_factory=list)
 
-    def add(self, expected: NDArray[Any], given: NDArray[Any], axis: int | None) -> None:
+    def add(self, expected: NDArray[Any], actual: NDArray[Any], axis: int | None) -> None:
         """One sample of both."""
         one = np.asarray(expected, np.float64)
-        other = np.asarray(given, np.float64)
+        other = np.asarray(actual, np.float64)
         difference = other - one
         self.max_error = max(self.max_error, float(np.abs(difference).max(initial=0.0)))
         self.is_exact = self.is_exact or expected.dtype.kind != "f"
         if self.is_exact:
-            equal = np.count_nonzero(expected == given)
+            equal = np.count_nonzero(expected == actual)
             self._include((0.0, 0.0, 0.0, 0.0, float(equal), float(expected.size)))
             return
-        same = expected.argmax(axis) == given.argmax(axis) if axis is not None else np.zeros(0)
+        same = expected.argmax(axis) == actual.argmax(axis) if axis is not None else np.zeros(0)
         powers = (np.vdot(one, one), np.vdot(other, other), np.vdot(difference, difference))
         sums = (*powers, np.vdot(one, other), np.count_nonzero(same), same.size)
         self._include(tuple(float(value) for value in sums))

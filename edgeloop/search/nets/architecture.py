@@ -269,6 +269,6 @@ class FixedTrial:
         self._asked.add(name)
         return self._params[name]
 
-    def _wrong(self, name: str, value: Value, wanted: str) -> BadArchitecture:
-        reason = f"its parameter {name!r} is {value!r}, but should be {wanted}"
+    def _wrong(self, name: str, value: Value, expected: str) -> BadArchitecture:
+        reason = f"its parameter {name!r} is {value!r}, but should be {expected}"
         return BadArchitecture(what=self._what, reason=reason)

@@ -135,7 +135,7 @@ def fold_constants(graph: GraphProto) -> None:
     graph.initializer.extend(tensor for name, tensor in weights.items() if name in used)
 
 
-def _compare(data: bytes, image: Tensor, wanted: Tensor, arch: Architecture) -> None:
+def _compare(data: bytes, image: Tensor, model_output: Tensor, arch: Architecture) -> None:
     import numpy as np
     import onnxruntime
 
@@ -143,7 +143,7 @@ def _compare(data: bytes, image: Tensor, wanted: Tensor, arch: Architecture) -> 
     settings.intra_op_num_threads = settings.inter_op_num_threads = 1
     session = onnxruntime.InferenceSession(data, settings, providers=["CPUExecutionProvider"])
     output = session.run(None, {INPUT: image.numpy()})[0]
-    expected = wanted.numpy()
+    expected = model_output.numpy()
     scale = max(1e-6, float(np.abs(expected).max()))
     off = float(np.abs(output - expected).max()) / scale if output.shape == expected.shape else 1.0
     if not off <= TOLERANCE:

@@ -28,9 +28,9 @@ _SEED = 0
 
 
 def proxies_of(
-    net: nn.Module, shape: Sequence[int], classes: int, wanted: Sequence[str]
+    net: nn.Module, shape: Sequence[int], classes: int, names: Sequence[str]
 ) -> dict[str, float]:
-    """Those of the wanted values that this network has; the network itself is not modified."""
+    """The values of these names that this network has; the network itself is not modified."""
     import torch
 
     _, channels, height, width = shape
@@ -38,7 +38,7 @@ def proxies_of(
     images = torch.rand((_BATCH, channels, height, width), generator=generator)
     labels = torch.randint(classes, (_BATCH, height, width), generator=generator)
     values = {}
-    for name in wanted:
+    for name in names:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(_SEED)  # for a network with dropout
             try:

@@ -83,11 +83,11 @@ class FeatureScale:
     @classmethod
     def of(cls, name: str, values: Floats) -> FeatureScale | None:
         """None if the values say nothing: there are none, or they are all the same."""
-        known = values[np.isfinite(values)]
-        if len(known) < 2:
+        finite = values[np.isfinite(values)]
+        if len(finite) < 2:
             return None
-        is_log = bool(known.min() > 0)
-        plain = np.log(known) if is_log else known
+        is_log = bool(finite.min() > 0)
+        plain = np.log(finite) if is_log else finite
         low, centre, high = np.quantile(plain, [0.16, 0.5, 0.84])
         spread = float(high - low) / 2 or float(np.std(plain))
         if spread <= 1e-9 * max(1.0, abs(float(centre))):
@@ -126,10 +126,10 @@ class MemberEncoding:
         cheap: tuple[int, ...],
     ) -> MemberEncoding:
         """From the raw features and the values of a bank."""
-        known = np.isfinite(np.hstack([values[:, cheap], raw])).any(axis=1)
-        sample = np.flatnonzero(known)[:_SAMPLE]
+        has_values = np.isfinite(np.hstack([values[:, cheap], raw])).any(axis=1)
+        sample = np.flatnonzero(has_values)[:_SAMPLE]
         columns: list[Floats] = []
-        kept: list[list[tuple[int, FeatureScale]]] = [[], []]
+        scales: list[list[tuple[int, FeatureScale]]] = [[], []]
         sources = [(0, index, f"objective {index}", values[sample, index]) for index in cheap]
         sources += [(1, index, name, raw[sample, index]) for index, name in enumerate(names)]
         for kind, index, name, numbers in sources:
@@ -138,9 +138,9 @@ class MemberEncoding:
                 continue
             column = scale.column(numbers)
             if not any(_are_alike(column, other) for other in columns):
-                kept[kind].append((index, scale))
+                scales[kind].append((index, scale))
                 columns.append(column)
-        return cls(space, names, tuple(kept[0]), tuple(kept[1]), cheap)
+        return cls(space, names, tuple(scales[0]), tuple(scales[1]), cheap)
 
     @property
     def names(self) -> list[str]:
@@ -514,9 +514,11 @@ class ScreeningModel:
         self._kernel = kernel
         encoding = view.encoding
         self._width = len(encoding.space.groups)
-        known = _spread(_known(view))
-        self._typical = np.median(view.arrays.values[known], axis=0)
-        self._columns = self._surrogate(known, view.arrays.encoded[known, self._width :])
+        screened_rows = _spread(_known(view))
+        self._typical = np.median(view.arrays.values[screened_rows], axis=0)
+        self._columns = self._surrogate(
+            screened_rows, view.arrays.encoded[screened_rows, self._width :]
+        )
         self._feasibility: Surrogate | None = None
         if not view.feasible.all():
             some = _spread(np.arange(len(view.members)))
@@ -656,11 +658,11 @@ class ScreenedAcquisition:
         eligible = np.array([r.feasible and not r.is_partial for r in history], dtype=np.bool_)
         expected = self._expected(waiting)
         barred = barred_fronts(history, len(fronts))
-        found = (
+        fitted_fronts = (
             _front(place, front, values[eligible & ~barred[:, place]], expected)
             for place, front in enumerate(fronts)
         )
-        self._fronts = [front for front in found if front]
+        self._fronts = [front for front in fitted_fronts if front]
         self._feasibility: Surrogate | None = None
         if kernels.feasibility:
             self._feasibility = Surrogate(
@@ -709,16 +711,16 @@ class ScreenedAcquisition:
     def _exact(
         self,
         front: _Front,
-        known: int,
+        cheap: int,
         values: Floats,
         predicted: Mapping[int, tuple[Floats, Floats]],
     ) -> Floats:
-        (expensive,) = (index for index in front.objectives if index != known)
-        order = [front.objectives.index(expensive), front.objectives.index(known)]
+        (expensive,) = (index for index in front.objectives if index != cheap)
+        order = [front.objectives.index(expensive), front.objectives.index(cheap)]
         mean, deviation = predicted[expensive]
         front_points, worst = front.points[:, order], front.worst[order]
         scale = self._expensive[expensive].scale
-        return exact_improvement(mean, deviation, values[:, known], front_points, worst, scale)
+        return exact_improvement(mean, deviation, values[:, cheap], front_points, worst, scale)
 
     def _sampled(
         self,

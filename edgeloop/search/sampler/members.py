@@ -250,11 +250,11 @@ class SpaceEncoding:
         merged: dict[str, Distribution] = {}
         for distributions in asked:
             for name, distribution in distributions.items():
-                known = merged.get(name)
-                if known is None:
+                widest = merged.get(name)
+                if widest is None:
                     merged[name] = distribution
-                elif known != distribution:
-                    merged[name] = _widened(known, distribution)
+                elif widest != distribution:
+                    merged[name] = _widened(widest, distribution)
         return cls(merged, totals)
 
     @cached_property
@@ -349,14 +349,14 @@ def _row(distribution: Distribution, value: Value, *, here: bool) -> list[float]
     return row
 
 
-def _widened(known: Distribution, other: Distribution) -> Distribution:
+def _widened(widest: Distribution, other: Distribution) -> Distribution:
     """A space may suggest the same parameter with another range in another branch."""
-    if isinstance(known, Number) and isinstance(other, Number):
-        return replace(known, low=min(known.low, other.low), high=max(known.high, other.high))
-    if isinstance(known, Choice) and isinstance(other, Choice):
-        added = (choice for choice in other.choices if not known.contains(choice))
-        return Choice((*known.choices, *added))
-    return known
+    if isinstance(widest, Number) and isinstance(other, Number):
+        return replace(widest, low=min(widest.low, other.low), high=max(widest.high, other.high))
+    if isinstance(widest, Choice) and isinstance(other, Choice):
+        added = (choice for choice in other.choices if not widest.contains(choice))
+        return Choice((*widest.choices, *added))
+    return widest
 
 
 _MUTATIONS, _CROSSOVERS, _FAR_MUTATIONS = 250, 100, 100
