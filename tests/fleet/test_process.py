@@ -112,12 +112,14 @@ def test_one_that_does_not_end_is_killed_with_its_children_after_its_grace(
 
 
 @pytest.mark.slow
-def test_a_runner_dies_with_whoever_started_it(tmp_path: Path, program: Callable[[str], str]):
+def test_a_runner_dies_with_the_process_that_started_it(
+    tmp_path: Path, program: Callable[[str], str]
+):
     script = (
         "import sys, time; from pathlib import Path;"
         "from edgeloop.operate.fleet.launcher import RunnerOrder;"
         "from edgeloop.operate.fleet.launcher import RunnerProcess;"
-        f"p = RunnerProcess(RunnerOrder('x', 'y'), {{}}, None, {program('sleep 98765')!r});"
+        f"p = RunnerProcess(RunnerOrder('x', 'y'), {{}}, None, {program('exec sleep 98765')!r});"
         "p.poll(); print(p.pid, flush=True); time.sleep(99)"
     )
     parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
