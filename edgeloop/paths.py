@@ -6,16 +6,32 @@
     torch.save(model, outputs("best.pt"))
 
 Inside a job these are the folders that were laid out for it. Outside they are `data/raw`,
-`data/working` and `outputs` of the project (see `find_project`). Every job has this module, whether
-or not Edgeloop is installed there, so it is written for Python 3.8 and its standard library alone.
+`data/working` and `outputs` of the project (see `find_project`). A project that keeps its data
+elsewhere says so in `edgeloop.yaml`: with `data_root: data_blobs` they are `data_blobs/raw`,
+`data_blobs/working` and `data_blobs/outputs`. Every job has this module, whether or not Edgeloop is
+installed there, so it is written for Python 3.8 and its standard library alone.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
-__all__ = ["PROJECT_MARKS", "find_project", "outputs", "project_mark", "raw", "working"]
+__all__ = [
+    "PROJECT_MARKS",
+    "data_root",
+    "find_project",
+    "outputs",
+    "project_mark",
+    "raw",
+    "runs_folder",
+    "working",
+]
+
+DATA_ROOT = "data"
+RUNS = "runs"
+_LARGEST_SETTINGS = 1_000_000
 
 PROJECT_MARKS = (
     "edgeloop.yaml",
@@ -40,6 +56,28 @@ def project_mark(folder: Path) -> str:
     return next((mark for mark in PROJECT_MARKS if (folder / mark).exists()), "")
 
 
+def data_root(project: Path) -> str:
+    """The folder of a project's data, relative to it: `data`, or the setting `data_root`."""
+    return _setting(project, "data_root") or DATA_ROOT
+
+
+def runs_folder(project: Path) -> Path:
+    """Where the records of a project's jobs are: `runs`, or the setting `runs`."""
+    return project / (_setting(project, "runs") or RUNS)
+
+
+def _setting(project: Path, key: str) -> str:
+    """A key of `edgeloop.yaml`, by its line: a script in a job has no YAML library. Loading the
+    settings refuses a file that is not read the same way here."""
+    try:
+        with (project / "edgeloop.yaml").open("rb") as file:
+            text = file.read(_LARGEST_SETTINGS).decode("utf-8", "replace")
+    except OSError:
+        return ""
+    line = re.search(rf"""(?m)^{key}:[ \t]*(["']?)([^"'#\r\n]*?)/?\1[ \t]*(?:#.*)?\r?$""", text)
+    return line.group(2) if line else ""
+
+
 def raw(*parts: str) -> Path:
     """`data/raw`, or what lies below it: `raw("faces")`."""
     return _below(_data() / "raw", parts)
@@ -53,7 +91,7 @@ def working(*parts: str) -> Path:
 def outputs(*parts: str) -> Path:
     """`outputs`, or what lies below it; the folder to write into is made."""
     folder_of_job = os.environ.get("EDGELOOP_OUTPUT_DIR")
-    folder = Path(folder_of_job) if folder_of_job else find_project(Path.cwd()) / "outputs"
+    folder = Path(folder_of_job) if folder_of_job else _outputs(find_project(Path.cwd()))
     path = _below(folder, parts)
     (path.parent if parts else path).mkdir(parents=True, exist_ok=True)
     return path
@@ -61,7 +99,15 @@ def outputs(*parts: str) -> Path:
 
 def _data() -> Path:
     folder_of_job = os.environ.get("EDGELOOP_DATA_DIR")
-    return Path(folder_of_job) if folder_of_job else find_project(Path.cwd()) / "data"
+    if folder_of_job:
+        return Path(folder_of_job)
+    project = find_project(Path.cwd())
+    return project / data_root(project)
+
+
+def _outputs(project: Path) -> Path:
+    root = data_root(project)
+    return project / "outputs" if root == DATA_ROOT else project / root / "outputs"
 
 
 def _below(folder: Path, parts: tuple[str, ...]) -> Path:

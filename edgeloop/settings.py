@@ -34,7 +34,7 @@ from edgeloop._util.values import (
 )
 from edgeloop._util.yaml import Origin, read_document
 from edgeloop.errors import BadSetting
-from edgeloop.paths import find_project
+from edgeloop.paths import DATA_ROOT, RUNS, data_root, find_project, runs_folder
 from edgeloop.store.location import (
     AzureLocation,
     Location,
@@ -57,6 +57,10 @@ LOCAL = "local"
 AZUREML, AZURE = "azureml", "azure"
 _COMPUTE_NAME = matching(
     r"[A-Za-z0-9][A-Za-z0-9._-]*", "named with letters, digits, '.', '_' and '-'"
+)
+_FOLDER = matching(
+    r"(?!edgeloop\.yaml)[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*/?",
+    "a folder inside the project, such as data_blobs",
 )
 _FOR_TOOLS = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH")
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
@@ -130,6 +134,12 @@ class Settings:
         metadata={"about": "Computes by name, each with its `kind`; `local` is always there."},
     )
     code_limit_mb: float = _key(100.0, "Maximum size of the code snapshot of a job.")
+    data_root: str = _key(
+        DATA_ROOT,
+        "Folder of the project's data. Another than `data`, such as `data_blobs`, holds `raw/`, "
+        "`working/` and `outputs/`, here and inside jobs, and is never sent as code.",
+    )
+    runs: str = _key(RUNS, "Folder of the project for the records and results of jobs.")
     azure: Mapping[str, object] = field(
         default_factory=dict, repr=False, metadata={"about": "The Azure ML workspace."}
     )
@@ -156,6 +166,7 @@ class Settings:
         if "*" not in trusted and str(project) not in trusted:
             check_owner(project, project == here, environ.get("SUDO_UID", ""))
         written = _read_file(project / SETTINGS_FILE, environ)
+        _check_folders(project, written)
         location = _location(project, environ, store, written)
         chosen = environ.get("EDGELOOP_EXPERIMENT") or None if experiment is None else experiment
         if chosen is not None:
@@ -255,8 +266,20 @@ def _readers() -> dict[str, Reads]:
         {"type": "object"},
     )
     named = {item.name: kinds.get(item.type, computes) for item in fields(Settings)[2:-1]}
+    named["data_root"] = named["runs"] = _FOLDER
     named["native_memory"] = Reads(lambda value: f"{SIZE.read(value)}B", SIZE.schema)
     return {"store": TEXT, **named}
+
+
+def _check_folders(project: Path, written: dict[str, Any]) -> None:
+    """`edgeloop.paths` reads these two keys by their lines, and must find the same."""
+    seen = {"data_root": data_root(project), "runs": str(runs_folder(project).relative_to(project))}
+    for key, folder in seen.items():
+        if key in written:
+            written[key] = written[key].rstrip("/")
+        if written.get(key, folder) != folder:
+            reason = f"write it on a line of its own, as '{key}: {written[key]}'"
+            raise BadSetting(where=f"{SETTINGS_FILE}, {key}", reason=reason)
 
 
 def _platform_sections() -> Iterator[type[Section]]:

@@ -157,12 +157,14 @@ def pull(
     """
     if to is not None and len(references) != 1:
         raise click.UsageError(f"--to takes one dataset, not {len(references)}.")
+    from edgeloop.node.ledger import below_data
+
     settings, datasets = _opened(store, experiment)
     done = []
     for text in references:
         began = time.monotonic()
-        reference = datasets.resolve(text)
-        folder = to or settings.project / "data" / reference.name
+        reference = datasets.resolve(below_data(text, settings.data_root))
+        folder = to or settings.project / settings.data_root / reference.name
         with bytes_bar(f"pulling {reference}") as progress:
             pulled = datasets.pull(
                 reference, folder, progress=progress, dry_run=dry_run, delete=delete, force=force
@@ -199,11 +201,15 @@ def verify(
     """
     if folder is not None and (in_store or len(references) != 1):
         raise click.UsageError("--folder takes one dataset, and excludes --in-store.")
+    from edgeloop.node.ledger import below_data
+
     settings, datasets = _opened(store, experiment)
     results = []
     for text in references:
-        reference = datasets.resolve(text)
-        here = None if in_store else folder or settings.project / "data" / reference.name
+        reference = datasets.resolve(below_data(text, settings.data_root))
+        here = (
+            None if in_store else folder or settings.project / settings.data_root / reference.name
+        )
         with bytes_bar(f"verifying {reference}") as progress:
             verified = datasets.verify(reference, here, progress=progress)
         results.append(verified)

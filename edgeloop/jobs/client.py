@@ -21,7 +21,6 @@ from edgeloop.errors import (
 )
 from edgeloop.jobs.computes import Compute, make_compute
 from edgeloop.jobs.records import (
-    RUNS_FOLDER,
     Run,
     RunRecords,
     Selection,
@@ -43,6 +42,7 @@ from edgeloop.jobs.watch import (
 )
 from edgeloop.node.datasets import Progress
 from edgeloop.node.ticket import State
+from edgeloop.paths import runs_folder
 from edgeloop.settings import Settings
 from edgeloop.store import Blobs
 from edgeloop.store.location import open_blobs
@@ -80,7 +80,7 @@ class Jobs:
     def __init__(self, settings: Settings, blobs: Blobs | None = None) -> None:
         self.settings = settings
         self.blobs = blobs or open_blobs(settings.location)
-        self.runs = RunRecords(settings.project / RUNS_FOLDER)
+        self.runs = RunRecords(runs_folder(settings.project))
         self._computes: dict[object, Compute] = {}
 
     @classmethod

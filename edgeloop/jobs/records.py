@@ -52,9 +52,9 @@ from edgeloop.node.ticket import (
     ticket_key,
     to_json,
 )
+from edgeloop.paths import find_project
 from edgeloop.store import BlobInfo, Blobs
 
-RUNS_FOLDER = "runs"
 RECORD_FILE = "job.json"
 STATE_FILE = "state.json"
 SECRETS_FILE = "secrets.json"
@@ -442,13 +442,16 @@ def _named(runs: list[Run], pattern: str, folder: Path) -> tuple[list[Run], bool
 
 
 def _without_folder(pattern: str, folder: Path) -> str:
-    """`runs/lr-3`, `./runs/lr-3/` and `.` inside that folder are `lr-3`; other paths are empty."""
+    """`runs/lr-3`, `./runs/lr-3/` and `.` inside that folder are `lr-3`, seen from here or from the
+    project; other paths are empty."""
     if "/" not in pattern and pattern not in (".", ".."):
         return pattern
-    path = Path(os.path.normpath(Path(pattern).absolute()))
-    for base, candidate in ((folder.absolute(), path), (folder.resolve(), path.resolve())):
-        if candidate.parent == base:
-            return candidate.name
+    project = find_project(folder)
+    for start in dict.fromkeys((Path.cwd(), project)):  # as `--data` takes paths of the project
+        path = Path(os.path.normpath(start / pattern))
+        for base, candidate in ((folder.absolute(), path), (folder.resolve(), path.resolve())):
+            if candidate.parent == base:
+                return candidate.name
     return ""
 
 

@@ -30,7 +30,6 @@ from edgeloop.errors import (
 from edgeloop.jobs.bundle import edgeloop_requirements, ensure_wrapper, package_snapshot
 from edgeloop.jobs.computes import Compute, JobOrder, ServedPlace
 from edgeloop.jobs.records import (
-    RUNS_FOLDER,
     Draft,
     JobRecord,
     Run,
@@ -45,7 +44,7 @@ from edgeloop.jobs.snapshot import CodeSnapshot
 from edgeloop.jobs.spec import JobSpec, RemotePath, UrlParts, expand, parse_url
 from edgeloop.jobs.watch import ACCESS_S, has_no_report
 from edgeloop.node.datasets import Datasets, Progress
-from edgeloop.node.ledger import Reference, find_local, parse_reference
+from edgeloop.node.ledger import Reference, below_data, find_local, parse_reference
 from edgeloop.node.ticket import (
     PLACE_PREFIX,
     Environment,
@@ -55,6 +54,7 @@ from edgeloop.node.ticket import (
     check_apart,
     ticket_key,
 )
+from edgeloop.paths import DATA_ROOT, runs_folder
 from edgeloop.settings import (
     STORE_FOLDER,
     Settings,
@@ -218,16 +218,23 @@ class Submission:
 
     def _input(self, datasets: Datasets, text: str, push: bool) -> tuple[Reference, str]:
         """A given version is used; otherwise the local folder is pushed first, if it changed."""
+        text = below_data(text, self.settings.data_root)
         _, version = parse_reference(text)
+        missing = ""
         if push and version is None:
-            with suppress(NoSuchDataset):
+            try:
                 name, folder = find_local(self.settings.project, text)
                 pushed = datasets.push(name, folder, progress=self.progress)
                 moved = (
                     f"{plural(pushed.moved_files, 'file')} sent" if pushed.is_new else "unchanged"
                 )
                 return pushed.reference, moved
-        return datasets.resolve(text), "in the store"
+            except NoSuchDataset as error:
+                missing = f"{error.fields['reason']}, and "
+        try:
+            return datasets.resolve(text), "in the store"
+        except NoSuchDataset as error:
+            raise NoSuchDataset(name=text, reason=f"{missing}{error.fields['reason']}") from None
 
     def _record(self, spec: JobSpec, shared: SharedUpload) -> tuple[Run, JobSpec]:
         draft = self._drafted(spec, shared)
@@ -290,7 +297,7 @@ class Submission:
         records: list[tuple[str, bytes]] = []
         for (run, spec), shared in zip(recorded, uploads, strict=True):
             is_built = spec.environment.kind in self.compute.builds
-            ticket = _ticket(run.record, spec, shared, previous)
+            ticket = _ticket(run.record, spec, shared, previous, self.settings.data_root)
             if is_built:
                 ticket = replace(ticket, environment=Environment())
             tickets.append((ticket_key(run.record.id), ticket.to_json()))
@@ -394,7 +401,9 @@ def access_seconds(spec: JobSpec) -> int:
 def folders_apart(settings: Settings, blobs: Blobs) -> list[Path]:
     """Folders of Edgeloop itself that may be inside a project, and are no code of it."""
     location = settings.location
-    folders = [state_folder(), cache_folder(), settings.project / RUNS_FOLDER]
+    folders = [state_folder(), cache_folder(), runs_folder(settings.project)]
+    if settings.data_root != DATA_ROOT:  # `data/` may hold a package of that name
+        folders.append(settings.project / settings.data_root)
     stores = [location.folder] if isinstance(location, SqliteLocation) else []
     with suppress(StoreError):
         access = blobs.access(0)
@@ -425,7 +434,13 @@ def _check_travels(spec: JobSpec, snapshot: CodeSnapshot) -> None:
             raise BadJob(where=path, reason=reason)
 
 
-def _ticket(record: JobRecord, spec: JobSpec, shared: SharedUpload, previous: str | None) -> Ticket:
+def _ticket(
+    record: JobRecord,
+    spec: JobSpec,
+    shared: SharedUpload,
+    previous: str | None,
+    data_root: str,
+) -> Ticket:
     return Ticket(
         id=record.id,
         name=record.name,
@@ -445,6 +460,7 @@ def _ticket(record: JobRecord, spec: JobSpec, shared: SharedUpload, previous: st
         grace_s=spec.grace_s,
         previous=previous,
         earlier=spec.earlier,
+        data_root=data_root,
         package=shared.package,
     )
 

@@ -291,10 +291,6 @@ class Scratch:
         return self.work / "outputs"
 
     @property
-    def data(self) -> Path:
-        return self.work / "data"
-
-    @property
     def log(self) -> Path:
         return self.folder / "log.txt"
 

@@ -41,6 +41,7 @@ from edgeloop.node.ticket import (
     code_key,
     outputs_folder,
 )
+from edgeloop.paths import DATA_ROOT
 from edgeloop.store.base import Access, BlobInfo, Blobs, check_blob_key
 
 _PLACEHOLDER = re.compile(r"\{(?:(input|output):([^{}]+)|(outputs|data|job|attempt))\}")
@@ -138,20 +139,32 @@ def lay_out(
     with_retries(lambda: _code(ticket, scratch, blobs), patience_s)
     package = with_retries(lambda: _package(ticket, scratch, blobs, here.data_cache), patience_s)
     make_folder(scratch.outputs)
-    make_folder(scratch.data)
+    data = _data_folder(ticket, scratch)
     use_credentials(ticket.variables)
     inputs = {}
     for item in ticket.inputs:
         fetch = partial(Datasets(blobs).fetch, item.name, item.version, here.data_cache, log)
-        inputs[item.name] = _linked(scratch.data, item.name, with_retries(fetch, patience_s))
+        inputs[item.name] = _linked(data, item.name, with_retries(fetch, patience_s))
     for place in ticket.sources:
         get = partial(provide, place, here.places, here.data_cache, log)
-        inputs[place.name] = _linked(scratch.data, place.name, with_retries(get, patience_s))
-    writes = {name: _cleared(scratch.data, name) for name in ticket.writes}
+        inputs[place.name] = _linked(data, place.name, with_retries(get, patience_s))
+    writes = {name: _cleared(data, name) for name in ticket.writes}
     for folder in writes.values():
         folder.mkdir()
-    targets = {place.name: _target(place, scratch, here) for place in ticket.targets}
-    return JobFolders(scratch.outputs, scratch.data, inputs, writes, targets, package)
+    targets = {place.name: _target(place, data, here) for place in ticket.targets}
+    return JobFolders(scratch.outputs, data, inputs, writes, targets, package)
+
+
+def _data_folder(ticket: Ticket, scratch: Scratch) -> Path:
+    """Where the project has it. A project with a folder of its own for data keeps its outputs
+    there, too: what a script writes to it is the job's."""
+    data = scratch.work
+    for part in check_blob_key(ticket.data_root).split("/"):
+        data = data / part
+        make_folder(data)
+    if ticket.data_root != DATA_ROOT:
+        _linked(data, "outputs", scratch.outputs)
+    return data
 
 
 def _linked(data: Path, name: str, path: Path) -> Path:
@@ -160,11 +173,11 @@ def _linked(data: Path, name: str, path: Path) -> Path:
     return link
 
 
-def _target(place: TicketPlace, scratch: Scratch, here: NodeEnvironment) -> Path:
+def _target(place: TicketPlace, data: Path, here: NodeEnvironment) -> Path:
     direct = prepare_target(place, here.places)
     if direct is not None:
-        return _linked(scratch.data, place.name, direct)
-    folder = _cleared(scratch.data, place.name)
+        return _linked(data, place.name, direct)
+    folder = _cleared(data, place.name)
     folder.mkdir()
     return folder
 

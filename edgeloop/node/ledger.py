@@ -52,6 +52,7 @@ from edgeloop.errors import (
     LocalFileError,
     NoSuchDataset,
 )
+from edgeloop.paths import data_root
 from edgeloop.store.base import Blobs
 
 OWN_DAYS = 3
@@ -428,13 +429,12 @@ def _short(value: object) -> str:
 
 # Names of datasets.
 #
-# A dataset is a folder below `data/raw` or `data/working`, and its name is its path below `data/`:
-# `working/faces128`. `working/faces128@4` is one version of it. A bare `faces128` may be either
-# kind.
+# A dataset is a folder below `data/raw` or `data/working`, and its name is its path below `data/`
+# (or the folder that the project names with `data_root`): `working/faces128`. One version of it is
+# `working/faces128@4`. A bare `faces128` may be either kind.
 
 
 KINDS = ("working", "raw")
-DATA_FOLDER = "data"
 _LONGEST_NAME_BYTES = 180  # the name is one part of a key, with room for what surrounds it
 
 
@@ -493,10 +493,13 @@ def suggestion(name: str, names: Iterable[str]) -> str:
 
 def find_local(project: Path, text: str) -> tuple[str, Path]:
     """The dataset and its local folder, for a name or a path to a folder below `data/`."""
-    root = project.absolute() / DATA_FOLDER
+    folder = data_root(project)
+    root = project.absolute() / folder
     as_path = Path(text).expanduser()
     if "@" not in text and not text.startswith(_PATH_STARTS) and not text.endswith("/"):
-        meant = dict.fromkeys((*full_names(_check_rest(text)), *full_names(_below_data(text))))
+        meant = dict.fromkeys(
+            (*full_names(_check_rest(text)), *full_names(below_data(text, folder)))
+        )
         existing = [name for name in meant if (root / name).is_dir()]
         if existing:
             name = only_one(text, existing)
@@ -510,7 +513,7 @@ def find_local(project: Path, text: str) -> tuple[str, Path]:
     name, version = parse_reference(text)
     if version is not None:
         raise BadName(what="dataset", name=text, reason="a push assigns the version itself")
-    name = _below_data(name)
+    name = below_data(name, folder)
     if (root / name).is_dir():
         raise _misplaced(root / name, root)
     places = " or ".join(str(root / full) for full in full_names(name))
@@ -549,9 +552,9 @@ def _check_rest(name: str) -> str:
     return name
 
 
-def _below_data(name: str) -> str:
+def below_data(name: str, folder: str) -> str:
     """`data/working/faces` is a path as seen from the project, wherever the user is."""
-    return name[len(DATA_FOLDER) + 1 :] if name.startswith(f"{DATA_FOLDER}/") else name
+    return name[len(folder) + 1 :] if name.startswith(f"{folder}/") else name
 
 
 def _name_of_folder(root: Path, folder: Path) -> tuple[str, Path]:

@@ -126,6 +126,7 @@ class Ticket:
     targets: tuple[TicketPlace, ...] = ()
     package: str = ""  # the snapshot of Edgeloop itself, for a command that runs it
     earlier: tuple[EarlierOutputs, ...] = ()  # files of the first ones take precedence
+    data_root: str = "data"  # where the project has its data, relative to the code
 
     def to_json(self) -> bytes:
         return to_json(self, indent=2)

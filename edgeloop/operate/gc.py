@@ -38,6 +38,7 @@ from edgeloop.models.plan import UPLOAD, default_plan, records_of
 from edgeloop.models.queue import Queue
 from edgeloop.models.runners import Registry
 from edgeloop.operate.fleet.records import FleetRecord, Fleets
+from edgeloop.paths import runs_folder
 from edgeloop.platforms import list_devices, platform_of
 from edgeloop.settings import STORE_FOLDER, Settings, cache_folder
 from edgeloop.store import BlobInfo, Blobs, Condition, Record, Store, Table
@@ -833,9 +834,9 @@ def _is_locked(path: Path) -> bool:
 
 def known_jobs(project: Path) -> Mapping[str, str]:
     """Jobs that this project has records of: their names by id."""
-    from edgeloop.jobs.records import RUNS_FOLDER, RunRecords
+    from edgeloop.jobs.records import RunRecords
 
-    listed = RunRecords(project / RUNS_FOLDER).list()
+    listed = RunRecords(runs_folder(project)).list()
     return {run.record.id: run.name for run in listed.runs}
 
 

@@ -27,11 +27,12 @@ from edgeloop._util.system import (
 from edgeloop._util.values import TIME_FORMS, bytes_of, seconds_of
 from edgeloop.errors import BadInput, NoSuchDataset
 from edgeloop.jobs.client import Jobs
-from edgeloop.jobs.records import RUNS_FOLDER, Run
+from edgeloop.jobs.records import Run
 from edgeloop.jobs.spec import ENVIRONMENT, JobSpec
 from edgeloop.models.catalog import Candidates
 from edgeloop.node.ledger import find_local
 from edgeloop.node.ticket import Environment, Resources
+from edgeloop.paths import runs_folder
 from edgeloop.search.base import Evaluation, Evaluator, expected, value_of
 from edgeloop.search.config import CHIP, Rungs, SearchConfig, read_config
 from edgeloop.search.evaluators.farm import RemoteBenchmark
@@ -754,7 +755,7 @@ def search_job(
     kind = str(settings.compute_settings(compute).get("kind", compute))
     path = file.resolve()
     project = settings.project.resolve()
-    if not path.is_file() or (project / RUNS_FOLDER) in path.parents:
+    if not path.is_file() or runs_folder(project) in path.parents:
         reason = f"{file} is not a file that is sent to the compute: name the configuration file "
         raise BadInput(reason=f"{reason}that the search was started with")
     if not path.is_relative_to(project):

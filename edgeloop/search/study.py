@@ -37,7 +37,7 @@ from edgeloop.errors import (
     MissingExtra,
     StoreUnavailable,
 )
-from edgeloop.jobs.records import RUNS_FOLDER
+from edgeloop.paths import runs_folder
 from edgeloop.search.base import (
     Evaluator,
     Observation,
@@ -1060,7 +1060,7 @@ _OUTPUTS = "outputs"
 def found_searches(project: Path) -> dict[str, Path]:
     """The folders of searches by their names; those of jobs, whose results were fetched, by the
     names of the jobs."""
-    fetched = sorted(project.glob(f"{RUNS_FOLDER}/*/{_OUTPUTS}/{KEPT_CONFIG}"))
+    fetched = sorted(runs_folder(project).glob(f"*/{_OUTPUTS}/{KEPT_CONFIG}"))
     run_here = sorted(project.glob(f"{SEARCHES}/*/{KEPT_CONFIG}"))
     return {
         **{file.parents[1].name: file.parent for file in fetched},
@@ -1077,7 +1077,7 @@ def find_search(name: str, project: Path) -> Path:
     folder_found = folders.get(name) or fetched_search(name, project)
     if folder_found is not None:
         return folder_found
-    if (project / RUNS_FOLDER / name).is_dir():
+    if (runs_folder(project) / name).is_dir():
         reason = f"the results of the search {name!r} are not here: fetch them with "
         raise BadInput(reason=f"{reason}'edgeloop job results {name}'")
     there = (
@@ -1088,7 +1088,7 @@ def find_search(name: str, project: Path) -> Path:
 
 def fetched_search(name: str, project: Path) -> Path | None:
     """The newest fetched results of a search that ran as a job."""
-    files = project.glob(f"{RUNS_FOLDER}/*/{_OUTPUTS}/{KEPT_CONFIG}")
+    files = runs_folder(project).glob(f"*/{_OUTPUTS}/{KEPT_CONFIG}")
     matching = [file for file in files if _name_in(file) == name]
     return max(matching, key=lambda file: file.stat().st_mtime).parent if matching else None
 
@@ -1097,7 +1097,7 @@ def kept_search(folder: Path, project: Path, overrides: Sequence[str] = ()) -> S
     """The configuration of a search that was run. It continues in its own folder; one whose
     results were fetched from a job continues in `searches/`."""
     config = read_config(folder / KEPT_CONFIG, overrides, any_folder=True)
-    is_fetched = (project / RUNS_FOLDER).resolve() in folder.resolve().parents
+    is_fetched = runs_folder(project).resolve() in folder.resolve().parents
     return replace(config, folder="" if is_fetched else str(folder.resolve()))
 
 
