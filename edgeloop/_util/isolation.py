@@ -59,6 +59,7 @@ T = TypeVar("T")
 
 DEFAULT_LIMIT_S = 120.0
 _START_LIMIT_S = 60.0
+_CLOSE_LOOK_S = 0.05
 _SHOWN_LINES = 4
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded")  # the machine's fault
@@ -103,6 +104,7 @@ class WorkerProcess:
         self._child: subprocess.Popen[bytes] | None = None
         self._folder: ScratchFolder | None = None
         self._is_ending = False
+        self._is_closed = False
         self._calls, self._small_bytes = 0, 0
         self._task: object = None
 
@@ -133,6 +135,8 @@ class WorkerProcess:
         """The result of a registered call; errors that it raises are raised here."""
         prefix, _, work = name.partition(".")
         with self._lock:
+            if self._is_closed:
+                raise WorkerFailed(reason="it was closed")
             self._retire((name, fields.get("model")))
             child = self._ready(prefix)
             log = self._folder.path / "log" if self._folder else Path()
@@ -147,6 +151,9 @@ class WorkerProcess:
                     raise WorkerFailed(reason=f"{reason}: this machine is too busy") from None
                 raise ModelFailed(reason=reason) from None
             except ConnectionLost:
+                if self._is_closed:
+                    self._stop()
+                    raise WorkerFailed(reason="it was closed") from None
                 tail = _tail(log, seen)
                 is_killed, cause = self._cause_of_death()
                 if (is_killed and not self._is_ending) or NO_MEMORY.search(tail):
@@ -171,11 +178,15 @@ class WorkerProcess:
             child.kill()
 
     def close(self) -> None:
-        """End it without waiting for a call of another thread, which fails."""
-        if self._lock.locked():
-            self.kill()
-        with self._lock:
+        """End it for good, without waiting for calls of other threads, which fail as calls of a
+        process that does not run: the model is not to blame."""
+        self._is_closed = True
+        while not self._lock.acquire(timeout=_CLOSE_LOOK_S):
+            self.kill()  # again and again: a call may be about to start it
+        try:
             self._stop()
+        finally:
+            self._lock.release()
 
     def _exchange(
         self,

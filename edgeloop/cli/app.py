@@ -111,10 +111,10 @@ class _Sections(click.Group):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            raise _interrupted(ctx) from None
+            raise interrupted(ctx) from None
         except click.Abort as abort:  # by Ctrl-C or the end of the input, at a question
             if isinstance(abort.__context__, KeyboardInterrupt):
-                raise _interrupted(ctx) from None
+                raise interrupted(ctx) from None
             raise
 
     def resolve_command(
@@ -183,7 +183,7 @@ def main() -> None:
         sys.exit(_report(f"{text}; run 'edgeloop --debug …' for the traceback."))
 
 
-def _interrupted(context: click.Context) -> SystemExit:
+def interrupted(context: click.Context) -> SystemExit:
     """A second Ctrl-C may come while the first is being handled; it changes nothing."""
     with contextlib.suppress(KeyboardInterrupt):
         start = "\n" if sys.stderr.isatty() else ""  # the terminal has shown ^C

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from edgeloop.cli.app import (
     dataset_option,
     devices_option,
     fallback_option,
+    interrupted,
     load_settings,
     missing_store,
     noting_rows_left_out,
@@ -32,8 +34,8 @@ from edgeloop.cli.terminal import TableColumn, listing, no_models, print_json, p
 
 if TYPE_CHECKING:
     from edgeloop.platforms import Precision, PrecisionPlan
-    from edgeloop.runner.loop import RunTotals
-    from edgeloop.runner.presence import RunnerEvent
+    from edgeloop.runner.loop import RunnerOptions, RunTotals
+    from edgeloop.runner.presence import DrainSummary, RunnerEvent
     from edgeloop.runner.stages.base import Sizes
     from edgeloop.settings import Settings
 
@@ -220,12 +222,32 @@ def runner(
         if summary is not None:
             click.echo(str(summary))
     if totals.was_interrupted:
-        raise KeyboardInterrupt
+        ending: BaseException = KeyboardInterrupt()
+    else:
+        ending = SystemExit(_exit_code(totals, summary, options, ok_if_errors))
+    if totals.has_abandoned:
+        _exit_at_once(ending)
+    raise ending
+
+
+def _exit_code(
+    totals: RunTotals, summary: DrainSummary | None, options: RunnerOptions, ok_if_errors: bool
+) -> int:
     has_failed = bool(totals.failed or (summary and summary.failed)) and not ok_if_errors
     is_in_vain = not totals.done and (has_failed or totals.released + totals.unreachable > 0)
     is_short = has_failed or totals.unreachable > 0
-    if (drain and is_short) or ((once or drain) and is_in_vain and not totals.was_stopped):
-        raise SystemExit(1)
+    ends = options.once or options.drain
+    is_failure = (options.drain and is_short) or (ends and is_in_vain and not totals.was_stopped)
+    return 1 if is_failure else 0
+
+
+def _exit_at_once(ending: BaseException) -> None:
+    """Python would first wait for the threads of an abandoned stage, to the end of its work."""
+    if isinstance(ending, KeyboardInterrupt):
+        ending = interrupted(click.get_current_context())
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(int(ending.code or 0) if isinstance(ending, SystemExit) else 1)
 
 
 @click.command()

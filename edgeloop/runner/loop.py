@@ -65,6 +65,7 @@ HOST = "host"  # the device that is always there
 REMEMBERED_S = 30.0
 MOST_REMEMBERED = 10_000
 IDLE_WORK_GRACE_S = 5.0
+GIVE_UP_S = 5.0  # to return stages to the queue, after the grace time
 REPEATED_S = 600.0
 
 
@@ -100,7 +101,7 @@ class RunTotals:
     """How many stages a runner did, how many failed for a reason in the model, and how many it
     released because it could not do them. `was_stopped`: by a signal; `was_interrupted`: by that of
     Ctrl-C. `unreachable`: how many it left alone because a symbolic link is in the way to their
-    files."""
+    files. `has_abandoned`: a stage did not end within the grace time, and its threads still run."""
 
     done: int = 0
     failed: int = 0
@@ -108,6 +109,7 @@ class RunTotals:
     was_stopped: bool = False
     unreachable: int = 0
     was_interrupted: bool = False
+    has_abandoned: bool = False
 
 
 def run(
@@ -165,16 +167,16 @@ def run(
         idle_work = IdleWork(on_idle, note, options.idle_work_s)
         # In the registry until the end: the runner is shown while it gives its stages back.
         with _signals(stopping), presence:
-            _run_all(crew, options, stopping, idle_work)
+            has_abandoned = _run_all(crew, options, stopping, idle_work)
         if stopping.is_interrupted or (options.drain and not stopping.is_set()):
             can = {capability for worker in crew for capability in worker.capabilities}
             with suppress(StoreError) if stopping.is_set() else nullcontext():
                 summary = drain_summary(workspace, can, options.subset)
                 report(RunnerEvent("drained", text=str(summary), summary=summary))
-        return _totals(crew, stopping)
+        return _totals(crew, stopping, has_abandoned)
 
 
-def _totals(crew: list[Worker], stopping: _Stopping) -> RunTotals:
+def _totals(crew: list[Worker], stopping: _Stopping, has_abandoned: bool) -> RunTotals:
     ended = sum((worker.ended for worker in crew), Counter[str]())
     return RunTotals(
         done=ended["done"],
@@ -183,6 +185,7 @@ def _totals(crew: list[Worker], stopping: _Stopping) -> RunTotals:
         was_stopped=stopping.is_set(),
         unreachable=ended["unreachable"],
         was_interrupted=stopping.is_interrupted,
+        has_abandoned=has_abandoned,
     )
 
 
@@ -218,13 +221,14 @@ def _signals(stopping: _Stopping) -> Iterator[None]:
 
 def _run_all(
     crew: list[Worker], options: RunnerOptions, stopping: threading.Event, idle_work: IdleWork
-) -> None:
+) -> bool:
+    """Whether stages were abandoned: they did not end within the grace time."""
     if options.once:
         if not any(worker.run_once() for worker in crew):
             for trouble in (worker.trouble for worker in crew):
                 if trouble is not None:
                     raise trouble
-        return
+        return False
     first: dict[object, list[Worker]] = {worker: _looking_before(worker, crew) for worker in crew}
     coordinator = Coordinator(len(crew), first, options.idle_s, idle_work.offer)
     errors: list[Exception] = []
@@ -246,25 +250,31 @@ def _run_all(
     # The main thread only waits, in short steps: that is where Python runs signal handlers.
     while any(thread.is_alive() for thread in threads) and not stopping.is_set():
         stopping.wait(0.05)
-    _end(threads, crew, options.grace_s)
+    has_abandoned = _end(threads, crew, options.grace_s)
     idle_work.end(min(options.grace_s, IDLE_WORK_GRACE_S))
     if errors:
         raise errors[0]
+    return has_abandoned
 
 
-def _end(threads: list[threading.Thread], crew: list[Worker], grace_s: float) -> None:
+def _end(threads: list[threading.Thread], crew: list[Worker], grace_s: float) -> bool:
     """Stages that only wait for their turn on a board return to the queue at once. Those under way
-    may finish within the grace time, then return to the queue, too."""
+    may finish within the grace time, then return to the queue, too. Whether there were any."""
     for worker in crew:
         worker.stop()
     deadline = time.monotonic() + grace_s
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
     # Daemon threads die with the process. Their leases are released first, so that another runner
-    # need not wait until they expire.
-    for thread, worker in zip(threads, crew, strict=True):
-        if thread.is_alive():
-            worker.give_up()
+    # need not wait until they expire; at once, and no longer than a container has for it.
+    late = [worker for thread, worker in zip(threads, crew, strict=True) if thread.is_alive()]
+    giving_up = [threading.Thread(target=worker.give_up, daemon=True) for worker in late]
+    for thread in giving_up:
+        thread.start()
+    deadline = time.monotonic() + GIVE_UP_S
+    for thread in giving_up:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    return bool(late)
 
 
 def _looking_before(worker: Worker, crew: list[Worker]) -> list[Worker]:

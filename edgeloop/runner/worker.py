@@ -60,6 +60,7 @@ from edgeloop.runner.stages.base import Assignment, Equipment, Result, perform
 from edgeloop.workspace import Workspace
 
 HAND_IN_PATIENCE_S = 300.0
+HEARTBEAT_END_S = 2.0
 LOOK_AGAIN_S = 2.5  # by then an idle runner would have taken what is left
 
 # The machine, its device or the store failed: the attempt does not count.
@@ -123,6 +124,12 @@ class Heartbeat:
         self._done.set()
         self._thread.join()
 
+    def stop(self, timeout_s: float) -> None:
+        """End it from another thread, before the store closes. A request that does not end in time
+        is left alone: whatever becomes of it is not reported."""
+        self._done.set()
+        self._thread.join(timeout_s)
+
     def _beat(self) -> None:
         while not self._done.wait(self._interval_s):
             try:
@@ -132,6 +139,10 @@ class Heartbeat:
                 return
             except EdgeloopError:
                 continue
+            except Exception:
+                if self._done.is_set():  # the store was closed under this request
+                    return
+                raise
 
 
 @dataclass(frozen=True)
@@ -195,11 +206,12 @@ class Worker:
         self._sessions = sessions or DeviceSessions()
         self._backoff = self._sessions.backoff
         self._current: PreparedStage | None = None
-        self._began = 0.0
+        self._began, self._began_s = 0.0, 0.0  # by the clock of the day, and by the steady one
         self._ahead: Future[PreparedStage | None] | None = None
         self._urgent: Lease | None = None  # what the stage before gave way to
         self._stage_over = threading.Event()
         self._has_given_up = False
+        self._heartbeats: list[Heartbeat] = []  # of every lease that this worker holds
 
     @property
     def doing(self) -> CurrentStage | None:
@@ -261,15 +273,15 @@ class Worker:
         """The grace time is over: the stage under way and the one claimed ahead return to the
         queue, and their attempts do not count."""
         # From now on errors are those of tools that end with the runner: no fault of the model.
+        # They are neither reported nor written, since the store may be closed by then.
         self._has_given_up = True
-        ahead = self._ahead
-        stages = [self._current]
-        if ahead is not None and ahead.done() and ahead.exception() is None:
-            stages.append(ahead.result())
-        for prepared in stages:
-            if prepared is not None:
-                with contextlib.suppress(StoreError, Conflict):
-                    self._leases.release(prepared.heartbeat.lease)
+        current, began_s = self._current, self._began_s
+        for heartbeat in tuple(self._heartbeats):
+            heartbeat.stop(HEARTBEAT_END_S)
+            with contextlib.suppress(StoreError, Conflict):
+                self._leases.release(heartbeat.lease)
+        if current is not None:
+            self._say("released", current.work, began_s, "given back")
 
     def _progressed(self) -> None:
         self.progressed_s = time.monotonic()
@@ -390,6 +402,8 @@ class Worker:
             # Before the files: fetching a large model may take longer than a lease lasts.
             interval_s = self._workspace.settings.lease_seconds / 3
             heartbeat = opened.enter_context(Heartbeat(self._leases, lease, interval_s))
+            self._heartbeats.append(heartbeat)
+            opened.callback(self._heartbeats.remove, heartbeat)
             try:
                 folder = opened.enter_context(self._context.folder.stage_folder())
                 files = fetch_files(self._context.folder, self._workspace, lease, folder / "in")
@@ -409,7 +423,7 @@ class Worker:
     def _perform(self, prepared: PreparedStage) -> bool:
         """Whether the stage began."""
         work, began_s = prepared.work, time.monotonic()
-        start = datetime.now(UTC)
+        start, self._began_s = datetime.now(UTC), began_s
         self._began, self._current = start.timestamp(), prepared
         with prepared.held:
             try:
@@ -422,16 +436,19 @@ class Worker:
             except LeaseLost as error:
                 if prepared.heartbeat.lease.queued:  # an idle runner took it before it began
                     return False
-                self._say("released", work, began_s, str(error))
+                if not self._has_given_up:  # then `give_up` itself has released it
+                    self._say("released", work, began_s, str(error))
             except NoCpusError:
-                self._leases.release(prepared.heartbeat.lease)
+                self._release(prepared)
             except PreemptedError:
                 self._release(prepared)
                 return False
             except Exception as error:  # noqa: BLE001 - a model must never stop the runner
+                if self._has_given_up:  # and released it: this is the end of its tools
+                    return True
                 self._settle(prepared.heartbeat.lease, error)
                 is_ending = self._stopping.is_set() and isinstance(error, DeviceUnavailable)
-                is_ours = self._has_given_up or isinstance(error, (*INFRASTRUCTURE, *FOR_OTHERS))
+                is_ours = isinstance(error, (*INFRASTRUCTURE, *FOR_OTHERS))
                 text = "given back" if is_ending else str(error) or type(error).__name__
                 self._say("released" if is_ours else "failed", work, began_s, text)
             else:
@@ -440,7 +457,8 @@ class Worker:
             finally:
                 self._current = None
                 self._sessions.ended(self)
-                self._record(work, start)
+                if not self._has_given_up:
+                    self._record(work, start)
         return True
 
     def _begin_in_turn(self, prepared: PreparedStage) -> None:

@@ -159,7 +159,7 @@ def test_an_unknown_chip_lists_those_known():
 
 
 def test_closing_in_the_middle_of_a_call_ends_it():
-    """A runner whose grace period is over does not wait for a compiler."""
+    """A runner whose grace period is over does not wait for a compiler, nor blames the model."""
     process = WorkerProcess()
     process.call("qnn.hello")
     failures = []
@@ -167,7 +167,7 @@ def test_closing_in_the_middle_of_a_call_ends_it():
     def call() -> None:
         try:
             process.call("qnn.wait", seconds=600, limit_s=600)
-        except ModelFailed as error:
+        except WorkerFailed as error:
             failures.append(str(error))
 
     thread = threading.Thread(target=call)
@@ -176,3 +176,6 @@ def test_closing_in_the_middle_of_a_call_ends_it():
     process.close()
     thread.join(60)
     assert len(failures) == 1
+    with pytest.raises(WorkerFailed, match="it was closed"):
+        process.call("qnn.hello")
+    assert process.pid is None, "a closed one is not started again"

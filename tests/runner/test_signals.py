@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -19,8 +19,10 @@ from edgeloop.models.plan import records_of
 from edgeloop.runner.health import health_problem
 from edgeloop.settings import Settings
 from edgeloop.store import Values
+from edgeloop.testing.faces import make_faces
 from edgeloop.testing.models import save_segmentation_model
 from edgeloop.workspace import Workspace
+from tests.conftest import StoreUnderTest
 from tests.jobs.waiting import eventually
 
 pytestmark = pytest.mark.slow
@@ -177,3 +179,68 @@ def test_a_drain_without_the_optional_package_says_so_at_once(place: Place) -> N
     ]
     assert done.stdout.count("Trying again") <= 1, done.stdout
     assert records_of(place.row)["convert"].attempts == 0
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(
+    ("device", "stage"),
+    [
+        pytest.param("htp:qcs8550", "f1_1k", id="htp"),
+        pytest.param("host", "f1_onnx", id="host", marks=pytest.mark.soak),
+    ],
+)
+def test_a_long_stage_is_given_back_in_time_on_a_busy_machine(
+    tmp_path: Path, make_place: Callable[[str], StoreUnderTest], device: str, stage: str
+) -> None:
+    """The real program on Azurite, with real inference that takes much longer than --grace."""
+    make_faces(tmp_path / "faces", 600, 64, seed=3)
+    (tmp_path / "edgeloop.yaml").write_text("lease_seconds: 1.5\nclock_margin_seconds: 0.5\n")
+    environ = {**os.environ, **make_place("azure").environ}
+    words = [
+        "--dataset",
+        "faces",
+        "--device",
+        device,
+        "--grace",
+        "0.5",
+        "--calibration-images",
+        "2",
+    ]
+    with Workspace(Settings.load(tmp_path, environ)) as workspace, ExitStack() as running:
+        workspace.upload(save_segmentation_model(tmp_path / "net.onnx", 384), name="net")
+        workspace.upload(save_segmentation_model(tmp_path / "wide.onnx", 416), name="wide")
+        for _ in range(2):
+            load = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+            running.callback(load.wait)
+            running.callback(load.kill)
+        runner = subprocess.Popen(
+            [sys.executable, "-m", "edgeloop", "runner", *words],
+            cwd=tmp_path,
+            env=environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        running.callback(runner.kill)
+
+        def is_at_work() -> bool:
+            assert runner.poll() is None, runner.communicate()
+            return any(row["status"] == f"running {stage}" for row in workspace.status())
+
+        soon(is_at_work)
+        children = Path(f"/proc/{runner.pid}/task/{runner.pid}/children").read_text().split()
+        runner.send_signal(signal.SIGTERM)
+        output, _ = runner.communicate(timeout=0.5 + 15)
+
+        assert runner.returncode == 0, output
+        assert "Traceback" not in output and "Exception" not in output, output
+        assert "cannot be used" not in output and "SIGKILL" not in output, output
+        lost = [line for line in output.splitlines() if line.startswith("!")]
+        assert stage in [line.split()[1] for line in lost], output
+        assert all(line.endswith("given back") for line in lost), output
+        assert f"{len(lost)} given back." in output, output
+        for row in workspace.status():
+            records = records_of(row).values()
+            assert row["status"] in ("waiting", "new") and row["node"] == "", row
+            assert not any(record.is_held or record.attempts for record in records), row
+        eventually(lambda: not any(Path(f"/proc/{child}").exists() for child in children), 30)

@@ -115,6 +115,8 @@ class HtpDevice:
 
     def close(self) -> None:
         for process in self._processes.items:
+            process.kill()  # all at once: closing one of them would wait for its call
+        for process in self._processes.items:
             process.close()
 
     def _options(self, kind: Kind) -> Mapping[str, str]:
