@@ -20,7 +20,14 @@ from typing import TYPE_CHECKING
 
 from edgeloop._util.files import write_atomic
 from edgeloop._util.system import ordered_map
-from edgeloop.errors import BadName, BlobMissing, ComputeUnavailable, MissingExtra, StoreError
+from edgeloop.errors import (
+    BadName,
+    BlobMissing,
+    ComputeUnavailable,
+    LocalFileError,
+    MissingExtra,
+    StoreError,
+)
 from edgeloop.jobs.computes.base import Compute, ObservedState
 from edgeloop.node.ticket import (
     FINAL_STATES,
@@ -95,16 +102,29 @@ def current_status(
         job, age_s = run.record.id, now - run.record.created.timestamp()
         view, progress = observed.get(job), stored[job]
         is_over = view is not None and (view.state is None or view.state in FINAL_STATES)
+        trouble = ""
         if is_over and (progress is None or progress.state not in FINAL_STATES):
-            compute.rescue(job, blobs)
+            trouble = _rescued(compute, job, blobs)
             progress = _stored_progress(blobs, job)  # it may have been written meanwhile
         is_on_its_way = age_s < compute.on_its_way_s and not run.cancel_asked
         status = _merged(run, view, progress, note, now, is_on_its_way)
+        if trouble:
+            status = replace(status, reason="; ".join(filter(None, (status.reason, trouble))))
         statuses.append(status)
         if not status.is_final and age_s > RENEW_S:
             long_running.append(job)
     renew_access(blobs, long_running, compute.access_s(None), now)
     return statuses
+
+
+def _rescued(compute: Compute, job: str, blobs: Blobs) -> str:
+    """Why what the job left behind could not be stored; nothing if it was. A folder that cannot be
+    read or written is a matter of that one job, and must not hide the states of all others."""
+    try:
+        compute.rescue(job, blobs)
+    except (LocalFileError, OSError) as error:
+        return f"its files could not be collected: {error}"
+    return ""
 
 
 def renew_access(blobs: Blobs, jobs: Sequence[str], seconds: int | None, now: float) -> None:

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from edgeloop._util.files import file_lock, home_folder, mark_used, wait_for_lock, write_atomic
 from edgeloop._util.redact import redact
+from edgeloop._util.values import size_text
 from edgeloop.errors import BadInput, BadName, BlobMissing, Conflict
 from edgeloop.node.ticket import (
     LOG_PIECE,
@@ -257,6 +258,8 @@ _NOTE = "keeper.json"  # the name since the first version
 _REMEMBERED = 64
 _OWN = "edgeloop:"
 _LONGEST_LINE = 300
+_RESERVE_BYTES = 2 << 20  # room for the last lines of the log, and for the state in a folder
+_ALMOST_NOTHING_BYTES = 1 << 20
 
 
 def check_job_id(job: str) -> str:
@@ -308,11 +311,32 @@ class Scratch:
     def code(self) -> Path:
         return self.folder / "code.tar.gz"
 
+    @property
+    def _reserve(self) -> Path:
+        return self.folder / "reserve"
+
     def create(self) -> None:
-        """Only the owner may read logs and outputs."""
+        """Only the owner may read logs and outputs. Some of the disk is reserved, so that the end
+        of a job that fills it can still be reported."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.folder.chmod(0o700)
         self.log.touch()
+        self._reserve.write_bytes(os.urandom(_RESERVE_BYTES))  # not zeros: disks may compress
+
+    def release_reserve(self) -> None:
+        """For the last lines of the log, when the command can no longer take the space."""
+        with contextlib.suppress(OSError):
+            self._reserve.unlink()
+
+    def full_disk(self) -> str:
+        """A sentence if the disk of the job's folder is full, else nothing."""
+        try:
+            disk = shutil.disk_usage(self.folder)
+        except OSError:
+            return ""
+        if disk.free >= _ALMOST_NOTHING_BYTES:
+            return ""
+        return f"the disk of {self.folder} is full ({size_text(disk.total)})"
 
     @contextlib.contextmanager
     def locked(self, wait_s: float = 0.0) -> Iterator[bool]:
@@ -325,7 +349,9 @@ class Scratch:
                 os.close(lock)
 
     def write_note(self, note: SupervisorNote) -> None:
-        write_atomic(self.folder / _NOTE, json.dumps(note.__dict__))
+        """On a full disk there is none. `recover` then finds the command by its environment."""
+        with contextlib.suppress(OSError):
+            write_atomic(self.folder / _NOTE, json.dumps(note.__dict__))
 
     def read_note(self) -> SupervisorNote:
         try:
@@ -353,8 +379,9 @@ class JobLog:
         self._written: set[str] = set()
 
     def write(self, sentence: str) -> None:
+        """A line for which the disk has no room is lost: it must not end the job."""
         line = f"{_OWN} {redact(sentence)}\n".encode(errors="replace")
-        with self._path.open("a+b", buffering=0) as file:
+        with contextlib.suppress(OSError), self._path.open("a+b", buffering=0) as file:
             size = file.tell()
             is_inside_a_line = size > 0 and os.pread(file.fileno(), 1, size - 1) != b"\n"
             file.write(b"\n" + line if is_inside_a_line else line)

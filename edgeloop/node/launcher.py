@@ -26,12 +26,19 @@ from edgeloop._util.system import ENDING_SIGNALS, descendants
 from edgeloop.errors import EdgeloopError, LocalFileError
 from edgeloop.node import command
 from edgeloop.node.blobs import open_from_job
-from edgeloop.node.command import CANCEL, Canceled, Events, PeriodicTask
+from edgeloop.node.command import CANCEL, Canceled, Events, PeriodicTask, with_retries
 from edgeloop.node.environment import JobLog, NodeEnvironment, Scratch, Tail, read_order
 from edgeloop.node.layout import JobFolders
-from edgeloop.node.outputs import FAILED, KILLED, JobOutcome, recover
+from edgeloop.node.outputs import (
+    FAILED,
+    KILLED,
+    JobOutcome,
+    StateWriter,
+    recover,
+    stored_progress,
+)
 from edgeloop.node.supervisor import Supervisor, supervise
-from edgeloop.node.ticket import WrapperOrder
+from edgeloop.node.ticket import FINAL_STATES, JobProgress, WrapperOrder
 
 _POLL_S = 0.2
 _BLOCKED_S = 10.0
@@ -66,7 +73,9 @@ def _run(order: WrapperOrder) -> int:
     try:
         scratch.create()
     except OSError as error:
-        raise LocalFileError(path=scratch.folder, reason=error.strerror) from None
+        problem = LocalFileError(path=scratch.folder, reason=error.strerror)
+        _report_failure(order, here, problem)
+        raise problem from None
     forwarder = LogForwarder(scratch.log)
     lifeline, result = _start_supervisor(order, scratch, here)
     _forward_signals(lifeline)
@@ -74,7 +83,10 @@ def _run(order: WrapperOrder) -> int:
     code = _result(result)
     if code is None:
         if not here.rank:
-            _recover(order, scratch.folder)
+            try:
+                _recover(order, scratch.folder)
+            except (LocalFileError, OSError) as error:
+                _report_failure(order, here, error)
         code = KILLED
     forwarder.finish()
     return code
@@ -147,6 +159,20 @@ def _forward_signals(lifeline: int) -> None:
 
 def _recover(order: WrapperOrder, folder: Path) -> bool:
     return recover(folder, open_from_job(order.access), _SUPERVISOR_KILLED, order.pace.patience_s)
+
+
+def _report_failure(order: WrapperOrder, here: NodeEnvironment, error: Exception) -> None:
+    """The state of a job whose folder on this node cannot be used, for example on a full disk."""
+    if here.rank:
+        return
+    blobs, now = open_from_job(order.access), time.time()
+    progress = with_retries(lambda: stored_progress(blobs, order.job), order.pace.patience_s)
+    if progress is not None and progress.state in FINAL_STATES:
+        return
+    progress = progress or JobProgress("failed", 1, here.node, now)
+    reason = f"{here.node} cannot keep the job's files: {error}"
+    ended = replace(progress, state="failed", reason=redact(reason), ended=now)
+    with_retries(StateWriter(blobs, order.job, ended).put, order.pace.patience_s)
 
 
 class LogForwarder:

@@ -489,7 +489,13 @@ class JobFinisher:
 
     def finish(self, outcome: JobOutcome) -> int:
         """The final exit code. The scratch folder is kept if not all of it could be stored."""
+        full = self.scratch.full_disk()
+        if full and outcome.state == "failed":
+            outcome = replace(outcome, reason=f"{full} on {self.node}; {outcome.reason}")
         missing = self._copy_all()
+        self.scratch.release_reserve()
+        if full:
+            self.log.write(full)
         if missing:
             outcome = self._incomplete(outcome, missing)
         elif outcome.state == "completed":
