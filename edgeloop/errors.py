@@ -144,7 +144,8 @@ class NoSuchModel(NotFound):
     """no model {pattern!r} in experiment {experiment!r}{hint}"""
 
     def __init__(self, hint: str = "", **fields: object) -> None:
-        usual = ". 'edgeloop status' lists its models, 'edgeloop experiments' the experiments."
+        chosen = f"-e {fields.get('experiment', 'EXPERIMENT')}"
+        usual = f". 'edgeloop status {chosen}' lists its models, 'edgeloop experiments' all others."
         super().__init__(hint=hint or usual, **fields)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -33,7 +34,10 @@ if TYPE_CHECKING:
     from edgeloop.errors import EdgeloopError
     from edgeloop.models.catalog import Uploaded
     from edgeloop.models.upload import UploadOptions
+    from edgeloop.store import Record
     from edgeloop.workspace import Workspace
+
+T = TypeVar("T")
 
 LARGEST_PRIORITY = 99_999_999  # as in edgeloop.models, which takes long to import
 
@@ -97,7 +101,9 @@ def upload(
                 click.echo(f"{item.model.name:<20} {file:<30} {size:>9}   {note}".rstrip())
             new = sum(item.is_new for item in uploaded)
             where = f"experiment '{workspace.experiment}' ({shown(workspace.store.description)})"
-            click.echo(f"{plural(new, 'model')} uploaded to {where}. Next: edgeloop status")
+            chosen = f"-e {workspace.experiment}"
+            next_steps = f"edgeloop runner {chosen}; then edgeloop status {chosen}"
+            click.echo(f"{plural(new, 'model')} uploaded to {where}. Next: {next_steps}")
     if failed:
         raise SystemExit(1)
 
@@ -137,7 +143,8 @@ def download(
     if as_json:
         print_json(fetched)
     elif not fetched:
-        click.echo(f"No file matches {match!r}. 'edgeloop list' shows all files.", err=True)
+        everything = f"'edgeloop list -e {workspace.experiment}' shows all files."
+        click.echo(f"No file matches {match!r}. {everything}", err=True)
     if not fetched:
         raise SystemExit(1)
 
@@ -309,9 +316,6 @@ def reset(
 
     Example: edgeloop reset --failed
     """
-    from edgeloop._util.redact import redact
-    from edgeloop.errors import ModelBusy
-
     if not names and not failed:
         raise click.UsageError("name models, or use --failed.")
     with opened(store, experiment) as workspace:
@@ -323,15 +327,12 @@ def reset(
         hint = "" if rows or failed else no_models(workspace)
         confirm("reset", rows, yes)
         done = []
-        for row in rows:
+
+        def clear(row: Record) -> set[str]:
             chosen_stages = stage or (workspace.catalog.failed_stages(row.values) if failed else ())
-            try:
-                cleared = workspace.catalog.reset(row.key, chosen_stages)
-            except ModelBusy as error:
-                if len(rows) == 1:
-                    raise
-                click.echo(redact(f"edgeloop: {error}"), err=True)
-                continue
+            return workspace.catalog.reset(row.key, chosen_stages)
+
+        for row, cleared in _changed(rows, clear):
             order = [s.name for s in workspace.plan.stages if s.name in cleared]
             done.append({"name": row.key, "reset": order})
             if not as_json:
@@ -354,17 +355,39 @@ def delete(
 ) -> None:
     """Delete models with all their files.
 
+    A model that another tool holds, such as Archai, is left alone until it is free or unlocked.
+
     Example: edgeloop delete lucky-marten
     """
     with opened(store, experiment) as workspace:
         rows = workspace.find(names)
         confirm("delete", rows, yes)
-        for row in rows:
-            workspace.catalog.delete(row.key)
+        deleted = []
+        for row, _ in _changed(rows, lambda row: workspace.catalog.delete(row.key)):
+            deleted.append({"name": row.key, "deleted": True})
             if not as_json:
                 click.echo(f"{row.key}: deleted")
     if as_json:
-        print_json({"name": row.key, "deleted": True} for row in rows)
+        print_json(deleted)
+    if len(deleted) < len(rows):
+        raise SystemExit(1)
+
+
+def _changed(rows: list[Record], change: Callable[[Record], T]) -> Iterator[tuple[Record, T]]:
+    """The rows that were changed, each with what `change` returned. A busy one among several is
+    reported and left alone; on its own it is an error."""
+    from edgeloop._util.redact import redact
+    from edgeloop.errors import ModelBusy
+
+    for row in rows:
+        try:
+            result = change(row)
+        except ModelBusy as error:
+            if len(rows) == 1:
+                raise
+            click.echo(redact(f"edgeloop: {error}"), err=True)
+            continue
+        yield row, result
 
 
 @click.command()

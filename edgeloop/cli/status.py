@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     help="Only models in this state, such as running or failed; repeatable.",
 )
 @click.option("--node", help="Only models that this machine works on.")
+@click.option("--locked", is_flag=True, help="Only models that a runner or another tool holds.")
 @click.option("--device", help="Only models measured on this chip or device.")
 @click.option("--stage", help="Only models for which this stage is running or could start.")
 @click.option(
@@ -76,6 +77,7 @@ def status(
     tag: str | None,
     states: tuple[str, ...],
     node: str | None,
+    locked: bool,
     device: str | None,
     stage: str | None,
     sort: str | None,
@@ -105,6 +107,7 @@ def status(
     Example: edgeloop status --sort latency_ms --columns name,latency_ms,f1_1k,device
     """
     from edgeloop.models.columns import decoded, ran_on, visible_columns
+    from edgeloop.models.plan import holders_of
     from edgeloop.store import rows_left_out
 
     if sum((csv is not None, as_json, watch)) > 1:
@@ -116,6 +119,7 @@ def status(
         def read() -> list[Values]:
             rows = workspace.status(*names, tag=tag)
             rows = [row for row in rows if device is None or ran_on(row, device)]
+            rows = [row for row in rows if not locked or holders_of(row)]
             rows = [row for row in rows if _is_selected(row, workspace, states, node, stage)]
             if sort is None and (as_json or csv is not None):
                 return rows
@@ -144,7 +148,8 @@ def status(
             place = f"experiment '{workspace.experiment}' ({shown(workspace.store.description)})"
             hint = f"No model can be read in {place}. Next: edgeloop store check"
         else:
-            hint = no_models(workspace, tag, bool(states or node or device or stage or names))
+            is_filtered = bool(states or node or locked or device or stage or names)
+            hint = no_models(workspace, tag, is_filtered)
         say_empty(hint, as_json or csv is not None)
 
 

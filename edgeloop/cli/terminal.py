@@ -553,8 +553,9 @@ def _instead(workspace: Workspace, error: NoSuchModel) -> str:
 
 def _no_match(workspace: Workspace, tag: str | None, is_filtered: bool) -> str:
     """There are models, and none is what was asked for."""
+    no_match = f"No model matches. 'edgeloop status -e {workspace.experiment}' shows all."
     if tag is None or is_filtered:
-        return "No model matches. 'edgeloop status' shows all."
+        return no_match
     from edgeloop.models.catalog import tags_of
 
     tags = sorted({str(each) for row in workspace.find(()) for each in tags_of(row.values)})
@@ -562,7 +563,7 @@ def _no_match(workspace: Workspace, tag: str | None, is_filtered: bool) -> str:
     if not tags:
         return f"{start}: none has any."
     if tag in tags:  # it was named beside the tag, and has another
-        return "No model matches. 'edgeloop status' shows all."
+        return no_match
     return f"{start}; {suggestion(tag, tags[:_MOST_EXPERIMENTS], 'there are')}"
 
 

@@ -138,7 +138,8 @@ class Model:
         self.catalog.set_priority(self.name, priority)
 
     def delete(self) -> None:
-        """Delete the model's row and all its files. Runners that work on it lose their claims."""
+        """Delete the model's row and all its files. Runners that work on it lose their claims; a
+        model that another tool holds, such as Archai, is refused."""
         self.catalog.delete(self.name)
 
 
@@ -294,6 +295,9 @@ class Catalog:
 
         A delete that slept meanwhile deletes nothing of a later model of that name: files are
         listed while the row is still the one that was marked, and only those are deleted.
+
+        As in `reset`, runners of ours lose their leases, and a row that another tool holds is
+        refused: that tool would write its results into a row without a model.
         """
 
         first = self.get(name)
@@ -303,6 +307,7 @@ class Catalog:
         def close(row: Record) -> Changes:
             if _upload_of(row) != _upload_of(first):
                 raise ModelBusy(name=name, reason="it was uploaded again meanwhile")
+            self._refuse_foreign(row)
             self._uploader.breaks_off(row)
             closed: Changes = {"status": "deleting", "node": "", "stages": None}
             return {**closed, "since": utc(self._clock())}

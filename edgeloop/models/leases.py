@@ -187,6 +187,15 @@ class Leases:
         """A stage of a row whose own priority makes it better than the rank `than`."""
         return self._claim_first(self._urgent(ClaimRequest(capabilities, only), than), node)
 
+    def best_rank(
+        self, capabilities: Collection[str], *, only: Only = lambda model: True
+    ) -> str | None:
+        """The rank of the stage that `claim` would take now, without claiming it."""
+        for candidate in self.candidates(ClaimRequest(capabilities, only)):
+            row = candidate.row
+            return rank_of(self._queue.key(row.key, row.values, candidate.stage))
+        return None
+
     def _claim_first(
         self, candidates: Iterable[Claimable], node: str, queued: bool = False
     ) -> Lease | None:

@@ -224,7 +224,7 @@ def _run_all(
 ) -> bool:
     """Whether stages were abandoned: they did not end within the grace time."""
     if options.once:
-        if not any(worker.run_once() for worker in crew):
+        if not any(worker.run_once() for worker in _most_urgent_first(crew)):
             for trouble in (worker.trouble for worker in crew):
                 if trouble is not None:
                     raise trouble
@@ -255,6 +255,12 @@ def _run_all(
     if errors:
         raise errors[0]
     return has_abandoned
+
+
+def _most_urgent_first(crew: list[Worker]) -> list[Worker]:
+    """Workers with nothing to claim come last: a thorough look may still find them something."""
+    ranks = {id(worker): worker.best_rank for worker in crew}
+    return sorted(crew, key=lambda worker: (ranks[id(worker)] is None, ranks[id(worker)] or ""))
 
 
 def _end(threads: list[threading.Thread], crew: list[Worker], grace_s: float) -> bool:

@@ -231,6 +231,13 @@ class Worker:
         """The error that kept its last look from finding anything, if there was one."""
         return self._backoff.error
 
+    @property
+    def best_rank(self) -> str | None:
+        """That of the stage which it would claim now; None where there is none, or no answer."""
+        with contextlib.suppress(StoreError, Conflict, OSError):
+            return self._leases.best_rank(self.capabilities, only=self._context.only)
+        return None
+
     def run_once(self) -> bool:
         """Whether there was a stage to perform."""
         with progress_shown_to(self._progressed):

@@ -230,6 +230,17 @@ def test_a_model_of_another_tool_can_be_claimed_after_unlock(
     assert lease is not None and lease.stage == "benchmark"
 
 
+def test_of_several_models_only_those_that_another_tool_holds_are_not_deleted(
+    account: str, table: TableClient, edgeloop: Edgeloop
+):
+    before = raw(table, "dusty-walrus")
+    done = edgeloop("delete", "dusty-walrus", "humble-finch", "--yes")
+    assert (done.code, done.out) == (1, "humble-finch: deleted\n")
+    assert "SNPE-RACK-07" in done.err and "edgeloop unlock dusty-walrus" in done.err
+    assert raw(table, "dusty-walrus") == before
+    assert edgeloop("delete", "dusty-walrus").code == 1
+
+
 def test_unlock_of_another_machine_leaves_it_alone(
     account: str, table: TableClient, edgeloop: Edgeloop
 ):

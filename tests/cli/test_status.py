@@ -125,6 +125,7 @@ def test_a_list_that_cannot_be_read_still_gives_valid_json(
         (("--node", "bench-1"), {"held"}),
         (("--node", "bench"), set()),
         (("--node", "@home"), {"brave-otter"}),
+        (("--locked",), {"held", "brave-otter"}),
         (("--stage", "f1_onnx"), {"held"}),
         (("--stage", "convert"), {"held", "waits"}),
         (("--stage", "convert", "--status", "new"), {"waits"}),
@@ -146,7 +147,8 @@ def test_status_filters_by_status_node_and_stage(
     said = edgeloop("status", *options, "--json")
     assert {row["name"] for row in said.json} == found
     if not found:
-        assert "No model matches" in edgeloop("status", *options).out
+        hint = "No model matches. 'edgeloop status -e default' shows all."
+        assert hint in edgeloop("status", *options).out
 
 
 def test_an_unknown_stage_is_said_and_a_score_of_training_is_shown(

@@ -144,7 +144,8 @@ def test_upload_allots_a_friendly_name_and_says_it(edgeloop: Edgeloop, project: 
     said = edgeloop("upload", "net.onnx")
     (name,) = rows()
     assert said.out.startswith(name) and "net.onnx" in said.out
-    assert "1 model uploaded" in said.out and "Next: edgeloop status" in said.out
+    assert "1 model uploaded" in said.out
+    assert said.out.endswith("Next: edgeloop runner -e default; then edgeloop status -e default\n")
     assert rows()[name]["model_name"] == "net.onnx"
 
 

@@ -199,18 +199,24 @@ def test_a_reset_clears_every_column_about_a_result(
     assert ("f1_10k_set" in after) == (stage != "benchmark")
 
 
-def test_a_model_that_another_tool_holds_is_not_reset_until_it_is_unlocked(
+def test_a_model_that_another_tool_holds_is_neither_reset_nor_deleted_until_it_is_unlocked(
     shop: Store, catalog: Catalog
 ):
     table = shop.models("default")
     table.update(catalog.get("calm-heron"), {"node": "archai-host", "macs": 7})
+    files = catalog.files("calm-heron")
     with pytest.raises(ModelBusy, match="archai-host"):
         catalog.reset("calm-heron")
-    assert rows_of(shop)["calm-heron"]["macs"] == 7
+    with pytest.raises(ModelBusy, match="edgeloop unlock calm-heron"):
+        catalog.delete("calm-heron")
+    assert rows_of(shop)["calm-heron"]["macs"] == 7 and catalog.files("calm-heron") == files
     assert catalog.unlock("calm-heron", "another-host") == []
     assert catalog.unlock("calm-heron") == ["a claim of another tool"]
     catalog.reset("calm-heron")
     assert "macs" not in rows_of(shop)["calm-heron"]
+    assert leases_on(shop).claim(["quantize"], "n") is not None
+    catalog.delete("calm-heron")  # a runner of ours is told, and loses its lease
+    assert "calm-heron" not in rows_of(shop)
 
 
 def test_a_lease_that_was_unlocked_is_lost(shop: Store, catalog: Catalog):

@@ -142,6 +142,15 @@ def test_once_does_one_stage(farm: Farm) -> None:
     assert "f1_onnx" not in row_of(farm)
 
 
+def test_once_does_the_most_urgent_stage_of_all_workers(farm: Farm) -> None:
+    """The machine's worker comes first in the crew, the device's benchmark in the plan."""
+    farm.edgeloop("upload", str(NETS / "unet-w8.onnx"))
+    for stage in ("convert", "benchmark"):
+        output, _ = farm.runner("--once", device="host").communicate(timeout=120)
+        assert f" {stage} " in output and "1 stage done." in output, output
+    assert "f1_onnx" not in row_of(farm)
+
+
 def test_a_runner_without_a_device_does_only_the_linux_stages(farm: Farm) -> None:
     farm.edgeloop("upload", str(NETS / "unet-w8.onnx"), "--name", "taken")
     with farm.workspace() as workspace:
