@@ -48,8 +48,9 @@ def data() -> None:
     """Create datasets and sync them with the store.
 
     A dataset is a folder below data/working or data/raw. Its name is the path below data/, such as
-    working/faces128; the short form faces128 works if it is unambiguous. Every push of a change
-    creates a version: working/faces128@3 never changes.
+    working/faces128; the short form faces128 works if it is unambiguous. The setting data_root
+    names another folder than data/. Every push of a change creates a version: working/faces128@3
+    never changes.
     """
 
 
@@ -133,7 +134,11 @@ def push(
 
 @data.command()
 @references_argument
-@click.option("--to", type=click.Path(path_type=Path), help="Target folder  [default: data/NAME]")
+@click.option(
+    "--to",
+    type=click.Path(path_type=Path),
+    help="Target folder  [default: NAME in the project's data folder]",
+)
 @dry_run_option
 @click.option("--delete", is_flag=True, help="Delete local files that the version does not have.")
 @click.option("--force", is_flag=True, help="Overwrite files that were changed locally.")
@@ -180,7 +185,9 @@ def pull(
 @data.command()
 @references_argument
 @click.option(
-    "--folder", type=click.Path(path_type=Path), help="Folder to check  [default: data/NAME]"
+    "--folder",
+    type=click.Path(path_type=Path),
+    help="Folder to check  [default: NAME in the project's data folder]",
 )
 @click.option("--in-store", is_flag=True, help="Check the copy in the store.")
 @common_options

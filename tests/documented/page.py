@@ -3,7 +3,8 @@
 Remarks are HTML comments right above a block, which readers do not see:
 
     <!-- setup: cp "$DEMO_MODELS"/unet-w24.onnx net.onnx -->  run before the block; repeatable
-    <!-- setup: scene NAME -->                                a function of scenes.py
+    <!-- setup: scene NAME -->                                a function of scenes.py; those for
+                                                              Azure ML get an emulated workspace
     <!-- not run: needs a board -->                           the commands are parsed, not run
     <!-- not run: serves until Ctrl-C: edgeloop portal -->    only those that begin like this
     <!-- as in: README.md -->                                 run there, with the same output

@@ -16,18 +16,22 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 from unittest import mock
 
 from edgeloop.cli import main
 from edgeloop.models.upload import OnnxFile, Uploader, friendly_names
 from edgeloop.store import Record
 from tests.documented.page import ROOT, Shown
-from tests.documented.scenes import DEMO_MODELS, SCENES
+from tests.documented.scenes import AZURE_SCENES, DEMO_MODELS, SCENES
+
+if TYPE_CHECKING:
+    from tests.peers.azureml import AzureML
 
 HOME = "/home/ada"
 """Where projects lie in the documentation; a page's project is `/home/ada/project`."""
 COLUMNS = 100
+_WORKSPACE = ("AZURE_SUBSCRIPTION_ID", "AML_RESOURCE_GROUP", "AML_WORKSPACE_NAME")
 _SHELL = re.compile(r"[|&;<>$*`]|^(?!edgeloop )")
 _MASKS = (
     (r"\b\d+(\.\d+)? (s|min)\b", "TIME"),
@@ -53,8 +57,9 @@ class Answers(io.StringIO):
 class Project:
     """A folder with what a clone has, and one shell's worth of state."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, cloud: AzureML | None = None) -> None:
         self.home = home
+        self.cloud = cloud
         self.folder = home / "project"
         self.folder.mkdir(parents=True)
         (self.folder / "examples").symlink_to(ROOT / "examples")
@@ -63,11 +68,18 @@ class Project:
         keep["DEMO_MODELS"] = str(DEMO_MODELS)
         look = {"TERM": "dumb", "COLUMNS": str(COLUMNS), "NO_COLOR": "1"}
         self.environ = {**os.environ, **keep, **look, "PATH": path, "HOME": str(home)}
+        for name in _WORKSPACE:  # a page names its workspace in `.azureml/config.json`
+            self.environ.pop(name, None)
 
     def prepare(self, line: str) -> None:
         """What a page needs and does not show."""
+        scene = line.removeprefix("scene ")
+        if scene in AZURE_SCENES:
+            assert self.cloud is not None, "only tests start an emulated Azure ML"
+            AZURE_SCENES[scene](self.folder, self.cloud)
+            return
         if line.startswith("scene "):
-            SCENES[line.removeprefix("scene ")](self.folder)
+            SCENES[scene](self.folder)
             return
         code, printed = self.run(line)
         assert code == 0, "\n".join([line, *printed])

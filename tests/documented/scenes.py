@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import onnx
 from onnx import TensorProto, helper
@@ -19,6 +21,9 @@ from edgeloop.operate.fleet.records import (
     Fleets,
     FleetSpec,
 )
+
+if TYPE_CHECKING:
+    from tests.peers.azureml import AzureML
 
 DEMO_MODELS = Path(__file__).parents[2] / "edgeloop/view/demo_data"
 
@@ -185,6 +190,74 @@ def _rename_input(model: onnx.ModelProto, old: str, new: str) -> None:
                 node.input[index] = new
 
 
+def azureml_project(project: Path, cloud: AzureML) -> None:
+    """A project that submitted with azureml-core, and the cluster and container that it used."""
+    from azure.ai.ml.entities import AmlCompute
+
+    account = cloud.storage.new_account()
+    cluster = AmlCompute(name="gpu-cluster", size="STANDARD_NC6S_V3", max_instances=4)
+    cloud.client().compute.begin_create_or_update(cluster).result()
+    datastore = {
+        "datastore_name": "lab",
+        "account_name": account,
+        "container_name": "faces",
+        "account_key": cloud.storage.key,
+        "blob_endpoint": cloud.storage.endpoints_of(account)["blob"].rstrip("/"),
+    }
+    environment = {
+        "docker": {"baseImage": "lab/train:7"},
+        "python": {"userManagedDependencies": True},
+        "environmentVariables": {"OMP_NUM_THREADS": "2"},
+    }
+    files = {
+        "compute_target.json": json.dumps({"compute_target": "gpu-cluster"}),
+        "config.json": cloud.config_file(),
+        "datastore.json": json.dumps(datastore),
+        "environment.json": json.dumps(environment),
+    }
+    (project / "examples").unlink()  # a link of ours, which is no code of this project
+    (project / ".azureml").mkdir()
+    for name, text in files.items():
+        (project / ".azureml" / name).write_text(text)
+    (project / "train.py").write_text(_TRAIN)
+
+
+def data_blobs_project(project: Path, cloud: AzureML) -> None:
+    """The same workspace, and a project whose data is in `data_blobs/`."""
+    azureml_project(project, cloud)
+    for kind in ("raw", "working/faces", "outputs"):
+        (project / "data_blobs" / kind).mkdir(parents=True)
+    (project / "data_blobs/raw/recording.bin").write_bytes(bytes(1000))
+    for number in range(3):
+        (project / f"data_blobs/working/faces/{number}.txt").write_text(f"face {number}\n")
+    (project / "train.py").write_text(_TRAIN_ON_BLOBS)
+
+
+_TRAIN = """\
+import argparse, os, pathlib, time
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float)
+parser.add_argument("--wait", type=float, default=0)
+options = parser.parse_args()
+print(f"lr {options.lr:g}, {os.environ['OMP_NUM_THREADS']} threads", flush=True)
+time.sleep(options.wait)
+pathlib.Path("outputs/net.pt").write_text(str(options.lr))
+"""
+_TRAIN_ON_BLOBS = """\
+import pathlib, sys, time
+
+faces = sorted(pathlib.Path("data_blobs/working/faces").iterdir())
+print(f"{len(faces)} faces", flush=True)
+pathlib.Path("data_blobs/outputs/first.pt").write_text("epoch 1")
+print("epoch 1", flush=True)
+time.sleep(float(sys.argv[1]))
+pathlib.Path("data_blobs/outputs/net.pt").write_text("epoch 2")
+"""
+AZURE_SCENES: dict[str, Callable[[Path, AzureML], None]] = {
+    "azureml-project": azureml_project,
+    "data-blobs-project": data_blobs_project,
+}
 SCENES: dict[str, Callable[[Path], None]] = {
     "free-sizes": free_sizes,
     "nets": nets,

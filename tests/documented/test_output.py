@@ -8,6 +8,7 @@ import pytest
 
 from tests.documented.page import Block, blocks_of, name_of, pages
 from tests.documented.running import Project, difference
+from tests.documented.scenes import AZURE_SCENES
 
 pytestmark = pytest.mark.slow
 
@@ -24,10 +25,13 @@ LONG = {
     "docs/how-to/ci.md",
     "docs/how-to/layers-and-advice.md",
     "docs/how-to/migrate-from-ai-hub.md",
+    "docs/how-to/migrate-from-aml-submit.md",
+    "docs/how-to/migrate-from-data-blobs.md",
     "docs/how-to/which-chip.md",
 }
-"""Pages that train, report on many models, or compile for several chips. What their commands do is
-tested elsewhere too, and that they exist is tested for every page in test_commands.py."""
+"""Pages that train, report on many models, compile for several chips, or use Azure ML. What their
+commands do is tested elsewhere too, and that they exist is tested for every page in
+test_commands.py."""
 
 
 def test_the_long_pages_are_pages_that_are_run():
@@ -41,9 +45,14 @@ def test_the_long_pages_are_pages_that_are_run():
         for name, page in RUN.items()
     ],
 )
-def test_a_page_shows_what_its_commands_print(page: Path, tmp_path: Path):
-    project = Project(tmp_path)
-    for block in filter(is_run, blocks_of(page)):
+def test_a_page_shows_what_its_commands_print(
+    page: Path, tmp_path: Path, request: pytest.FixtureRequest
+):
+    blocks = [block for block in blocks_of(page) if is_run(block)]
+    scenes = {line.removeprefix("scene ") for block in blocks for line in block.setup}
+    cloud = request.getfixturevalue("azureml") if scenes & AZURE_SCENES.keys() else None
+    project = Project(tmp_path, cloud)
+    for block in blocks:
         for line in block.setup:
             project.prepare(line)
         for shown in block.commands:
