@@ -40,7 +40,8 @@ SECTIONS = {
         "priority": "models",
         "unlock": "models",
         "delete": "models",
-        "experiments": "status",
+        "experiments": "experiments",
+        "experiment": "experiments",
     },
     "Evaluate": {
         "inspect": "bench",

@@ -1,4 +1,4 @@
-"""status and experiments: the status table, once or live, for people and programs."""
+"""status: the status table, once or live, for people and programs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeloop._util.values import duration_text, plural
+from edgeloop._util.values import duration_text
 from edgeloop.cli.app import (
     any_names_argument,
     common_options,
@@ -24,7 +24,6 @@ from edgeloop.cli.terminal import (
     Screen,
     TableColumn,
     fit,
-    listing,
     no_models,
     print_json,
     say_empty,
@@ -153,35 +152,7 @@ def status(
         say_empty(hint, as_json or csv is not None)
 
 
-@click.command()
-@common_options
-def experiments(experiment: str | None, store: str | None, as_json: bool) -> None:
-    """List experiments and count their models.
-
-    Example: edgeloop experiments --json
-    """
-    from edgeloop.models.columns import check_experiment_name
-
-    if experiment is not None:
-        check_experiment_name(experiment)
-    with opened(store, experiment) as workspace:
-        counts = workspace.experiments()
-        if experiment is not None:
-            counts = {name: count for name, count in counts.items() if name == experiment}
-        hint = "" if counts else no_models(workspace)
-    if as_json:
-        print_json({"name": name, "models": count} for name, count in counts.items())
-    if hint:
-        say_empty(hint, as_json)
-    elif not as_json:
-        cells = [(name, str(count)) for name, count in counts.items()]
-        columns = (TableColumn("experiment", 100, 20), TableColumn("models", 90, right=True))
-        models = plural(sum(counts.values()), "model")
-        total = f"{plural(len(counts), 'experiment')}: {models}"
-        click.echo(listing(columns, cells, total=total))
-
-
-COMMANDS = (status, experiments)
+COMMANDS = (status,)
 
 
 def _write_csv(rows: list[Values], target: Path, columns: Sequence[str]) -> None:

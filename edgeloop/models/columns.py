@@ -31,7 +31,14 @@ LARGEST_PRIORITY = 99_999_999  # keys of the queue have room for eight digits
 MODEL_NAME_LIMIT = 100
 EXPERIMENT_NAME_LIMIT = 40
 RESERVED_EXPERIMENTS = frozenset(
-    {"usage", "tables", "edgeloopqueue", "edgeloop-runners", "edgeloop-fleets"}
+    {
+        "usage",
+        "tables",
+        "edgeloopqueue",
+        "edgeloop-runners",
+        "edgeloop-fleets",
+        "edgeloop-experiments",
+    }
 )
 LATENCY = "mean"
 DETERMINISTIC = "deterministic"  # in the column `runs`

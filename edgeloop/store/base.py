@@ -51,6 +51,7 @@ WHOLE_TEXT_BYTES = 64_000
 LARGEST_DOCUMENT = 8_000_000  # bytes of a ticket, a state or a record
 RUNNERS = "edgeloop-runners"  # no experiment may have this name
 FLEETS = "edgeloop-fleets"  # nor this one
+EXPERIMENT_SETTINGS = "edgeloop-experiments"  # nor this one
 MODELS_TABLE, QUEUE_TABLE, USAGE_TABLE = "models/", "queue/", "usage"
 PART_MARK = "__part"  # Azure's columns that hold one part of a long text
 _TAKEN_COLUMNS = ("PartitionKey", "RowKey", "Timestamp")
@@ -418,6 +419,10 @@ class Store(ABC):
     def fleets(self) -> Table:
         """One row per fleet; beside the queues too, unless a store has a better place."""
         return self.queue(FLEETS)
+
+    def experiment_settings(self) -> Table:
+        """One row per experiment that has settings; beside the queues too."""
+        return self.queue(EXPERIMENT_SETTINGS)
 
     def now(self) -> float:
         """Seconds since the epoch by a clock that all machines share: the server's, if the store

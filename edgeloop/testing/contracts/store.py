@@ -21,7 +21,7 @@ class StoreContract:
 
     def test_the_tables_of_a_store_do_not_see_each_other(self, store: Store) -> None:
         queues = store.queue("one"), store.queue("two")
-        others = store.usage(), store.runners(), store.fleets()
+        others = store.usage(), store.runners(), store.fleets(), store.experiment_settings()
         tables = [store.models("one"), *queues, *others]
         for number, table in enumerate(tables):
             table.insert("key", {"n": number})
@@ -42,6 +42,7 @@ class StoreContract:
         store.usage().insert("use", {})
         store.runners().insert("runner", {})
         store.fleets().insert("fleet", {})
+        store.experiment_settings().insert("faces", {})
         assert store.experiments() == names
 
     def test_a_new_store_holds_nothing(self, store: Store) -> None:
