@@ -221,13 +221,12 @@ def runner(
         click.echo(_ended(totals))
         if summary is not None:
             click.echo(str(summary))
-    if totals.was_interrupted:
-        ending: BaseException = KeyboardInterrupt()
-    else:
-        ending = SystemExit(_exit_code(totals, summary, options, ok_if_errors))
+    code = _exit_code(totals, summary, options, ok_if_errors)
+    ending = KeyboardInterrupt() if totals.was_interrupted else SystemExit(code)
     if totals.has_abandoned:
         _exit_at_once(ending)
-    raise ending
+    if totals.was_interrupted or code:
+        raise ending
 
 
 def _exit_code(

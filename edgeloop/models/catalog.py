@@ -427,7 +427,8 @@ class Catalog:
             raise NoSuchModel(pattern=pattern, experiment=self.experiment)
 
     def _refuse_foreign(self, row: Record) -> None:
-        if is_foreign(row.values, records_of(row.values)):
+        is_candidate = row.values.get("status") == CANDIDATE  # held by the search that made it
+        if not is_candidate and is_foreign(row.values, records_of(row.values)):
             reason = (
                 f"another tool works on it on {row.values['node']}; if that machine is dead: "
                 f"edgeloop unlock {row.key}"
