@@ -256,7 +256,7 @@ def step_line(word: str, step: Step, text: str) -> None:
 
 
 def _print_end(required: WorkspaceRequirements, work: list[Step]) -> None:
-    click.echo(f"StepResult: {len(work)} made." if work else "Nothing to do: all is there.")
+    click.echo(f"Done: {len(work)} created or changed." if work else "Nothing to do: all is there.")
     if not required.store.is_reachable:
         click.echo(f"No node can reach the store {required.store.description}: see 'azure doctor'.")
     if required.hints:

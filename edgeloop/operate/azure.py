@@ -51,6 +51,7 @@ from edgeloop.jobs.computes.azureml.resources import (
     make_datastore,
     make_environment,
     none_if_missing,
+    spelled,
     state_of,
     storage_suffix,
 )
@@ -668,11 +669,11 @@ def _computes(connection: Connection) -> Iterator[Row]:
         least, most = getattr(each, "min_instances", None), getattr(each, "max_instances", None)
         yield {
             "name": each.name,
-            "kind": str(each.type),
+            "kind": spelled(each.type),
             "size": str(getattr(each, "size", "") or ""),
             "nodes": f"{least or 0} to {most}" if most is not None else "",
-            "tier": str(getattr(each, "tier", "") or ""),
-            "state": str(each.provisioning_state or ""),
+            "tier": spelled(getattr(each, "tier", "")),
+            "state": state_of(each),
         }
 
 
@@ -719,7 +720,7 @@ def _experiments(connection: Connection) -> Iterator[Row]:
         row["jobs"] += 1
         if at >= row["at"]:
             newest = str(job.display_name or job.name)
-            row |= {"newest": newest, "at": at, "state": str(job.status or "")}
+            row |= {"newest": newest, "at": at, "state": spelled(job.status)}
     yield from sorted(by_name.values(), key=lambda row: str(row["at"]), reverse=True)
 
 

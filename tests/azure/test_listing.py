@@ -16,9 +16,11 @@ CPU = {"kind": "azureml", "cluster": "searcher", "size": SIZE, "max_nodes": 2, "
 def test_what_a_workspace_has_is_listed_as_a_table_and_as_json(project: Project):
     project.write(computes={"cpu": CPU})
     assert "No computes in workspace" in project.run("list", "computes").out
-    assert project.run("setup", "--yes").code == 0
+    made = project.run("setup", "--yes")
+    assert made.code == 0 and "Done: 3 created or changed." in made.out
     [compute] = project.run("list", "computes", "--json").rows
     assert (compute["name"], compute["size"], compute["nodes"]) == ("searcher", SIZE, "0 to 2")
+    assert (compute["kind"], compute["state"]) == ("amlcompute", "Succeeded")
     stores = {row["name"]: row for row in project.run("list", "datastores", "--json").rows}
     assert stores["edgeloop"]["account"] == project.account
     assert stores["edgeloop"]["access"] == "identity"
@@ -51,6 +53,7 @@ def test_another_workspace_config_is_used_and_its_jobs_are_found_again(
     assert run.state == "completed"
     [row] = project.run("list", "experiments", "--json", *other).rows
     assert (row["name"], row["jobs"], row["newest"]) == ("faces", 1, "there")
+    assert row["state"] == "Completed"
     (tmp_path / "right.json").write_text('{"subscription_id": "1"}')
     said = project.run("list", "computes", *other).error
     assert said == "right.json: it names no resource_group"

@@ -197,6 +197,16 @@ def test_without_a_cluster_a_job_asks_for_nodes_of_a_size(harness: JobHarness, a
     assert azureml.count("PUT", "/computes/") == 0
 
 
+def test_the_node_s_disk_is_a_volume_by_a_list_of_arguments(
+    harness: JobHarness, azureml: AzureML
+) -> None:
+    """A string is one argument to the service, so `-v HOST:INSIDE` would start no container."""
+    job = harness.send("python", "-c", "pass")
+    asked = azureml.run(job).properties["resources"]
+    assert asked["dockerArgsList"] == ["--volume=/mnt/edgeloop:/mnt/edgeloop"]
+    assert asked.get("dockerArgs") is None
+
+
 def test_a_dockerfile_is_sent_as_it_is_with_the_packages_after_it(azureml: AzureML, tmp_path: Path):
     conda = '{"dependencies": ["python=3.10"]}'
     recipe = EnvironmentRecipe(conda=conda, dockerfile="FROM acme/base:1")

@@ -120,10 +120,12 @@ def test_long_listings_come_in_pages(azureml: AzureML, ready: Any) -> None:
     assert azureml.count("GET", "/jobs") == 3
 
 
+_COMMAND = {"jobType": "Command", "command": "true", "environmentId": "azureml:tools:1"}
+
+
 def _reading(uri: str, mode: str) -> dict[str, Any]:
     data = {"jobInputType": "uri_folder", "uri": uri, "mode": mode}
-    known = {"command": "true", "environmentId": "azureml:tools:1"}
-    return {"jobType": "Command", **known, "inputs": {"faces": data}}
+    return {**_COMMAND, "inputs": {"faces": data}}
 
 
 @pytest.mark.parametrize(
@@ -133,6 +135,10 @@ def _reading(uri: str, mode: str) -> dict[str, Any]:
         ({"jobType": "Command", "comand": "x"}, "comand is no field"),
         ({"jobType": "Command", "command": 3}, "command must be a string"),
         ({"jobType": "Magic"}, "jobType must be one of"),
+        (
+            {**_COMMAND, "resources": {"dockerArgs": "-v /mnt:/mnt"}},
+            "dockerArgs must be a single argument",
+        ),
         (_reading("s3://bucket/faces", "ReadOnlyMount"), "must be a URI of data"),
         (_reading("azureml://datastores/lab/paths/faces", "Mount"), "mode must be one of"),
     ],

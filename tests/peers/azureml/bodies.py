@@ -64,6 +64,29 @@ def data_uri(value: Any, at: str) -> list[str]:
     return [] if fine else [f"{at} must be a URI of data that the service knows, not {value!r}"]
 
 
+def matching(pattern: str) -> Check:
+    """A string that the published pattern allows; a pattern without anchors may match anywhere."""
+
+    def check(value: Any, at: str) -> list[str]:
+        fine = isinstance(value, str) and re.search(pattern, value)
+        return [] if fine else [f"{at} must match the pattern {pattern}: {value!r}"]
+
+    return check
+
+
+def docker_argument(value: Any, at: str) -> list[str]:
+    """The service takes the string for one argument of docker; several make a container that does
+    not start (azure-sdk-for-python #30466). They belong into `dockerArgsList`."""
+    if isinstance(value, str) and len(value.split()) < 2:
+        return []
+    return [f"{at} must be a single argument, not {value!r}: dockerArgsList takes several"]
+
+
+def docker_arguments(value: Any, at: str) -> list[str]:
+    """In the specification of a component one name takes both forms."""
+    return each(text)(value, at) if isinstance(value, list) else docker_argument(value, at)
+
+
 def one_of(*allowed: str) -> Check:
     def check(value: Any, at: str) -> list[str]:
         return [] if value in allowed else [f"{at} must be one of {', '.join(allowed)}: {value!r}"]
@@ -178,6 +201,7 @@ _OUTPUT = by(
         ),
     ),
 )
+SHM_SIZE = r"\d+[bBkKmMgG]"
 _RUN_AS = by(
     "identityType",
     {
@@ -207,8 +231,9 @@ _RESOURCES = record(
         "locations": each(text),
         "maxInstanceCount": whole,
         "properties": many(anything),
-        "dockerArgs": text,
-        "shmSize": text,
+        "dockerArgs": docker_argument,
+        "dockerArgsList": each(text),
+        "shmSize": matching(SHM_SIZE),
     }
 )
 _ANY: dict[str, Check | Must] = {
@@ -332,6 +357,17 @@ _DATA = record(
 )
 _MODEL = record({**_ASSET, "modelType": text, "modelUri": text, "jobName": text, "stage": text,
                  "flavors": anything})  # fmt: skip
+_SPEC_RESOURCES = record(
+    {
+        "instance_count": whole,
+        "instance_type": text,
+        "locations": each(text),
+        "max_instance_count": whole,
+        "properties": anything,
+        "docker_args": docker_arguments,
+        "shm_size": matching(SHM_SIZE),
+    }
+)
 _SPEC = record(
     {
         "command": Must(text),
@@ -342,7 +378,7 @@ _SPEC = record(
         "outputs": many(anything),
         "is_deterministic": yes_no,
         "distribution": anything,
-        "resources": anything,
+        "resources": _SPEC_RESOURCES,
         **dict.fromkeys(("name", "version", "display_name", "description", "$schema"), text),
         "tags": many(text),
         "properties": many(text),

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shlex
 import shutil
 import signal
 import subprocess
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -59,7 +58,7 @@ class Order:
     inputs: dict[str, dict[str, Any]] = field(default_factory=dict)
     outputs: dict[str, dict[str, Any]] = field(default_factory=dict)
     timeout_s: float | None = None
-    docker_args: str = ""
+    docker_args: tuple[str, ...] = ()
 
     @classmethod
     def of_job(cls, properties: dict[str, Any]) -> Order:
@@ -79,7 +78,7 @@ class Order:
             properties.get("inputs") or {},
             properties.get("outputs") or {},
             seconds(limits.get("timeout")),
-            resources.get("dockerArgs") or "",
+            docker_arguments(resources.get("dockerArgs"), resources.get("dockerArgsList")),
         )
 
 
@@ -454,10 +453,20 @@ _POLL_S = 0.02
 MARK = "AZUREML_EMULATED_CONTAINER"
 
 
-def with_volumes(environ: Mapping[str, str], docker_args: str, disk: Path) -> dict[str, str]:
+def docker_arguments(*given: str | list[str] | None) -> tuple[str, ...]:
+    """A string is one argument, as it is for the service."""
+    return tuple(
+        word for each in given if each for word in ([each] if isinstance(each, str) else each)
+    )
+
+
+def with_volumes(
+    environ: Mapping[str, str], docker_args: Sequence[str], disk: Path
+) -> dict[str, str]:
     """`-v HOST:INSIDE` of docker. There is no container here, so a variable that names the folder
     inside gets its place on the disk of the node instead."""
-    found, words = dict(environ), shlex.split(docker_args)
+    found = dict(environ)
+    words = [word for argument in docker_args for word in argument.split("=", maxsplit=1)]
     for flag, volume in pairwise(words):
         if flag in ("-v", "--volume"):
             host, inside = volume.split(":")[:2]

@@ -14,7 +14,7 @@ from typing import Any
 from tests.peers.azureml.assets import ARTIFACT_STORE, DEFAULT, Assets
 from tests.peers.azureml.bodies import Checker
 from tests.peers.azureml.computes import Computes, size_of
-from tests.peers.azureml.execution import Executor, Order, Run, seconds
+from tests.peers.azureml.execution import Executor, Order, Run, docker_arguments, seconds
 from tests.peers.azureml.server import (
     Operations,
     Request,
@@ -303,7 +303,7 @@ def _order(
         inputs,
         outputs,
         seconds((step.get("limits") or {}).get("timeout")),
-        str(resources.get("docker_args") or ""),
+        docker_arguments(resources.get("docker_args")),
     )
 
 

@@ -221,7 +221,8 @@ def resources_of(order: JobOrder, options: AzureMLOptions) -> dict[str, Any]:
         found["shm_size"] = options.shm
     if options.node_cache and not options.is_serverless:
         # A container ends with its job; this folder of the node's disk does not.
-        found["docker_args"] = f"-v {options.node_cache}:{options.node_cache}"
+        # A list, since the service takes a string for one argument, whatever spaces it has.
+        found["docker_args"] = [f"--volume={options.node_cache}:{options.node_cache}"]
     return found
 
 

@@ -113,10 +113,13 @@ class WorkspaceRequirements:
     patience_s: float = PATIENCE_S
 
 
-def state_of(thing: Any) -> str:
+def spelled(value: Any) -> str:
     """As Azure spells it, whether the SDK returns a string or an enumeration member."""
-    state = getattr(thing, "provisioning_state", "") or ""
-    return str(getattr(state, "value", state))
+    return str(getattr(value, "value", value) or "")
+
+
+def state_of(thing: Any) -> str:
+    return spelled(getattr(thing, "provisioning_state", ""))
 
 
 def list_sizes(connection: Connection) -> dict[str, Any]:
