@@ -31,6 +31,12 @@ class Said:
     def rows(self) -> Any:
         return json.loads(self.out)
 
+    @property
+    def created(self) -> list[str]:
+        """The kinds that were created, in order, from the lines that report one step each."""
+        steps = [line.split() for line in self.out.splitlines() if line.startswith("  created ")]
+        return [words[1] for words in steps]
+
 
 @dataclass(frozen=True)
 class Project:
