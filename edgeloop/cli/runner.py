@@ -31,6 +31,7 @@ from edgeloop.cli.app import (
     yes_option,
 )
 from edgeloop.cli.terminal import TableColumn, listing, no_models, print_json, printable, say_empty
+from edgeloop.models.columns import run_spread
 
 if TYPE_CHECKING:
     from edgeloop.platforms import Precision, PrecisionPlan
@@ -292,7 +293,7 @@ def usage(experiment: str | None, store: str | None, as_json: bool) -> None:
     type=click.FloatRange(min=0),
     default=5.0,
     show_default=True,
-    help="Standard deviation in percent.",
+    help="Standard deviation between runs on the same board, in percent.",
 )
 @click.option("--reset", "do_reset", is_flag=True, help="Benchmark the listed models again.")
 @yes_option
@@ -307,13 +308,14 @@ def steady(
 ) -> None:
     """List models with unsteady benchmarks.
 
-    These are models whose runs differ by more than the threshold.
+    These are models whose runs on the same board or device differ by more than the threshold. How
+    much equal boards differ is shown beside it, and does not count.
 
     Example: edgeloop steady --threshold 5 --reset
     """
     with opened(store, experiment) as workspace:
         everything = workspace.find(())
-        rows = [r for r in everything if _spread(r.values.get("stdev")) > threshold]
+        rows = [r for r in everything if run_spread(r.values) > threshold]
         steady_text = f"No model's benchmark varies by more than {threshold:g} %."
         hint = "" if rows else steady_text if everything else no_models(workspace)
         if do_reset and rows:
@@ -321,13 +323,24 @@ def steady(
             for row in rows:
                 workspace.catalog.reset(row.key, ["benchmark"])
     if as_json:
-        print_json({"name": r.key, "stdev": r.values["stdev"], "reset": do_reset} for r in rows)
+        spreads = ("stdev", "run_spread", "board_spread")
+        print_json(
+            {"name": r.key, **{name: r.values.get(name) for name in spreads}, "reset": do_reset}
+            for r in rows
+        )
     if hint:
         say_empty(hint, as_json)
     if as_json or hint:
         return
-    cells = [(row.key, f"{_spread(row.values['stdev']):.1f} %") for row in rows]
-    columns = (TableColumn("name", 100, 20), TableColumn("spread", 90, right=True))
+    cells = [
+        (row.key, f"{run_spread(row.values):.1f} %", _percent(row.values.get("board_spread")))
+        for row in rows
+    ]
+    columns = (
+        TableColumn("name", 100, 20),
+        TableColumn("runs", 90, right=True),
+        TableColumn("boards", 80, right=True),
+    )
     total = f"{len(rows)} of {plural(len(everything), 'model')}"
     click.echo(listing(columns, cells, total=total))
     if do_reset and rows:
@@ -414,5 +427,5 @@ def _print_report(report: RunnerEvent, echo: Callable[[str], None]) -> None:
         echo(f"{mark} {report.stage:<10} {report.model:<20} {report.seconds:6.1f} s   {text}")
 
 
-def _spread(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
+def _percent(value: object) -> str:
+    return f"{value:.1f} %" if isinstance(value, int | float) else ""

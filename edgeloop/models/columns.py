@@ -390,6 +390,31 @@ _OF_EDGELOOP = (
     ),
     Column("boards", "text", "the boards that measured it, by serial", stage="benchmark"),
     Column(
+        "board_runs",
+        "json",
+        "boards: seconds per inference of each run, by the board that it ran on",
+        stage="benchmark",
+    ),
+    Column(
+        "run_spread",
+        "number",
+        "standard deviation of runs on the same board or device, percent of the mean; n/a while no "
+        "board has two runs",
+        stage="benchmark",
+        label="spread between runs",
+        unit="% of the mean",
+        goal="min",
+    ),
+    Column(
+        "board_spread",
+        "number",
+        "two boards or more: standard deviation of the boards' means, percent of their mean",
+        stage="benchmark",
+        label="spread between boards",
+        unit="% of the mean",
+        goal="min",
+    ),
+    Column(
         "precision",
         "text",
         "how it was quantized: a8w8, a8w8-per-channel, a16w8 or mixed: and a digest",
@@ -736,9 +761,8 @@ def is_true(value: Value | None) -> bool:
 
 def ran_on(row: Values, device: str) -> bool:
     """Whether a model was measured on this device: a type such as a board's chip, or one board."""
-    boards = str(row.get("boards") or "").split(", ")
     name = device.strip()
-    return name in boards or row.get("device") in (name, name.lower().replace(" ", "-"))
+    return name in boards_of(row) or row.get("device") in (name, name.lower().replace(" ", "-"))
 
 
 def own_priority(row: Values) -> float | None:
@@ -777,6 +801,31 @@ def runs_of(row: Row) -> list[float]:
         return [float(run) for run in runs]
     except (ValueError, TypeError, OverflowError, RecursionError):
         return []
+
+
+def boards_of(row: Row) -> list[str]:
+    return [board for board in str(row.get("boards") or "").split(", ") if board]
+
+
+def runs_by_board(row: Row) -> dict[str, list[float]]:
+    """The benchmark runs so far whose board is known. An older version named only the boards: with
+    one name, all runs were its. Runs that another tool added or took back are not among them."""
+    runs, boards = runs_of(row), boards_of(row)
+    try:
+        written = json.loads(str(row.get("board_runs") or "{}"))
+        by_board = {str(b): [t for t in map(float, ts) if t in runs] for b, ts in written.items()}
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
+        by_board = {}
+    if not by_board and len(boards) == 1:
+        by_board = {boards[0]: runs}
+    return {board: own for board, own in by_board.items() if own}
+
+
+def run_spread(row: Values) -> float:
+    """How much runs on the same board differ, in percent; NaN if not known. Older versions and
+    Archai wrote only `stdev`, which mixes boards."""
+    written = row.get("run_spread")
+    return number(written if filled(written) else row.get("stdev"))
 
 
 def is_deterministic(row: Values) -> bool:

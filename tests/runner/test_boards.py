@@ -214,6 +214,13 @@ def test_equal_boards_are_one_device_type_and_one_that_left_strands_nothing(
     assert all(len(json.loads(str(row["total_inference_avg"]))) == 2 for row in rows.values())
     assert rows[ONE]["boards"] == f"adb:{board.serial}, adb:{other.serial}"
     assert rows[OTHER]["boards"] == f"adb:{other.serial}"
+    by_board = json.loads(str(rows[ONE]["board_runs"]))
+    assert [by_board[f"adb:{b.serial}"] for b in (board, other)] == [
+        [run] for run in json.loads(str(rows[ONE]["total_inference_avg"]))
+    ]
+    assert rows[ONE]["run_spread"] == "n/a", "no board has two runs"
+    assert float(str(rows[ONE]["board_spread"])) > 0
+    assert "board_spread" not in rows[OTHER]
 
     def found(device: str) -> set[str]:
         wanted = ("pareto", "--y", "f1_onnx", "--device", device, "--json")

@@ -121,9 +121,13 @@ def test_a_board_is_calibrated_from_five_models_and_not_from_three(
 def test_steady_lists_and_resets_what_varies(farm: Farm) -> None:
     with farm.workspace() as workspace:
         row = workspace.catalog.get("w8")
-        workspace.store.models("default").update(row, {"stdev": 12.5})
+        spreads = {"stdev": 12.5, "run_spread": 11.0, "board_spread": 3.0}
+        workspace.store.models("default").update(row, spreads)
+        other = workspace.catalog.get("w16")
+        apart = {"stdev": 12.5, "run_spread": 1.0, "board_spread": 17.0}
+        workspace.store.models("default").update(other, apart)
     assert json.loads(farm.edgeloop("steady", "--json").stdout) == [
-        {"name": "w8", "stdev": 12.5, "reset": False}
+        {"name": "w8", **spreads, "reset": False}
     ]
     farm.edgeloop("steady", "--reset")
     with farm.workspace() as workspace:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import json
+import statistics
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,6 +18,7 @@ import pytest
 
 from edgeloop.errors import BadInput, LocalFileError, StoreUnavailable, UnusableModel
 from edgeloop.graph.info import shapes_text
+from edgeloop.models.columns import run_spread
 from edgeloop.models.files import ModelFile
 from edgeloop.models.leases import Leases, Outcome
 from edgeloop.models.plan import default_plan
@@ -34,6 +37,7 @@ from edgeloop.runner.worker import Heartbeat, RunnerContext, Worker
 from edgeloop.search.nets.export import export_onnx
 from edgeloop.search.nets.spaces import build, find_space
 from edgeloop.settings import Settings
+from edgeloop.store import Values
 from edgeloop.tasks import open_task
 from edgeloop.testing import MemoryStore
 from edgeloop.testing.faces import make_faces
@@ -326,6 +330,69 @@ def test_the_spread_of_benchmark_runs_is_in_percent_of_their_mean(tmp_path: Path
     columns = benchmark(work, equipment).columns
     assert columns["total_inference_avg"] == "[0.001, 0.003]"
     assert (columns["mean"], columns["stdev"]) == pytest.approx((0.002, 100 * 0.5**0.5))
+    assert columns["run_spread"] == columns["stdev"], "this machine is one device"
+
+
+def run_on(row: Values, name: str, seconds: float, folder: Path) -> Values:
+    """The row after one benchmark run on a board with some chip."""
+    toolchain = SimpleNamespace(name="snpe", inspect=lambda model: None)
+    measured = Measurement(seconds, (seconds,))
+    board = SimpleNamespace(
+        name=name, device_type="chip", artefacts={}, measure=lambda model, info: measured
+    )
+    net = folder / "net.onnx"
+    if not net.exists():
+        save_segmentation_model(net, 64)
+    work = Assignment("m", "benchmark", row, {net.name: net}, folder)
+    changes = benchmark(work, Equipment(toolchain, board, None, board)).columns
+    return {name: value for name, value in {**row, **changes}.items() if value is not None}
+
+
+def test_runs_that_differ_are_told_from_boards_that_differ(tmp_path: Path) -> None:
+    """One board is twice as fast as the other, and each is steady."""
+    row = run_on({}, "adb:fast", 0.0100, tmp_path)
+    assert row["run_spread"] == "n/a" and "board_spread" not in row
+    row = run_on(row, "adb:slow", 0.0200, tmp_path)
+    assert row["run_spread"] == "n/a", "no board has two runs yet"
+    assert row["board_spread"] == pytest.approx(100 * 0.5**0.5 * 0.010 / 0.015)
+    for name, seconds in (("adb:fast", 0.0102), ("adb:slow", 0.0204)):
+        row = run_on(row, name, seconds, tmp_path)
+    runs = [0.0100, 0.0200, 0.0102, 0.0204]
+    assert json.loads(str(row["total_inference_avg"])) == runs
+    assert row["mean"] == pytest.approx(statistics.mean(runs))
+    assert row["stdev"] == pytest.approx(100 * statistics.stdev(runs) / statistics.mean(runs))
+    assert json.loads(str(row["board_runs"])) == {
+        "adb:fast": [0.0100, 0.0102],
+        "adb:slow": [0.0200, 0.0204],
+    }
+    assert row["boards"] == "adb:fast, adb:slow"
+    within = ((0.0002**2 / 2 + 0.0004**2 / 2) / 2) ** 0.5
+    assert row["run_spread"] == pytest.approx(100 * within / statistics.mean(runs))
+    assert run_spread(row) < 2 < 30 < float(row["stdev"])
+    assert row["board_spread"] == pytest.approx(100 * 0.5**0.5 * 0.0101 / 0.01515)
+
+
+@pytest.mark.parametrize(
+    ("before", "by_board"),
+    [
+        ({"boards": "adb:a"}, {"adb:a": [0.010, 0.012], "adb:b": [0.020]}),
+        ({"boards": "adb:a, adb:c"}, {"adb:b": [0.020]}),
+        ({"boards": "adb:b"}, {"adb:b": [0.010, 0.012, 0.020]}),
+        ({}, {"adb:b": [0.020]}),
+        ({"board_runs": '{"adb:a": [0.010, 0.5]}'}, {"adb:a": [0.010], "adb:b": [0.020]}),
+        ({"board_runs": '{"adb:a": 3}'}, {"adb:b": [0.020]}),
+        ({"board_runs": "[[["}, {"adb:b": [0.020]}),
+    ],
+    ids=["one board", "two", "the same", "another tool's", "taken back", "no list", "no JSON"],
+)
+def test_runs_of_another_version_or_tool_count_for_a_board_only_where_it_is_known(
+    before: Values, by_board: dict[str, list[float]], tmp_path: Path
+) -> None:
+    row = run_on({"total_inference_avg": "[0.010, 0.012]", **before}, "adb:b", 0.020, tmp_path)
+    assert json.loads(str(row["board_runs"])) == by_board
+    assert json.loads(str(row["total_inference_avg"])) == [0.010, 0.012, 0.020]
+    boards = [name for name in str(before.get("boards", "")).split(", ") if name]
+    assert set(str(row["boards"]).split(", ")) == {*boards, *by_board}
 
 
 @pytest.mark.slow

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import statistics
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from edgeloop._util.values import interval_text, latency_text
-from edgeloop.models.columns import LATENCY_COLUMNS, runs_of
+from edgeloop.models.columns import LATENCY_COLUMNS, boards_of, runs_by_board, runs_of
 from edgeloop.platforms import Measurement, device_type
 from edgeloop.runner.stages.base import Assignment, Equipment, Result, with_layers
 from edgeloop.store import Changes, Value
@@ -22,15 +24,19 @@ def benchmark(work: Assignment, equipment: Equipment) -> Result:
     before = [] if measured.is_deterministic else runs_of(work.row)
     runs = [*before, measured.seconds]
     mean = statistics.mean(runs)
-    spread = statistics.stdev(runs) if len(runs) > 1 else 0.0
     device = equipment.device
+    by_board: dict[str, list[float]] = {}
+    if device_type(device) != device.name:
+        by_board = runs_by_board(work.row)
+        by_board.setdefault(device.name, []).append(measured.seconds)
     columns: dict[str, Value | None] = {
         "total_inference_avg": json.dumps(runs),
         "mean": mean,
-        "stdev": 100.0 * spread / mean if mean else 0.0,
+        "stdev": _percent(statistics.stdev(runs), mean) if len(runs) > 1 else 0.0,
+        "run_spread": _run_spread(list(by_board.values()) or [runs], measured),
         "device": device_type(device),
-        **({"boards": _boards(work, device.name)} if device_type(device) != device.name else {}),
         **dict.fromkeys(LATENCY_COLUMNS),
+        **_board_columns(work, by_board),
         "latency_kind": "estimate" if measured.is_estimate else "measured",
         "runs": "1, deterministic" if measured.is_deterministic else str(len(runs)),
         **_estimate_columns(measured),
@@ -41,10 +47,35 @@ def benchmark(work: Assignment, equipment: Equipment) -> Result:
     return Result(columns, {path.name: path}, _summary(measured, equipment.device.name))
 
 
-def _boards(work: Assignment, name: str) -> str:
-    """Equal boards may share the runs of a model; each is named once."""
-    before = [board for board in str(work.row.get("boards") or "").split(", ") if board]
-    return ", ".join(dict.fromkeys([*before, name]))
+def _run_spread(groups: Sequence[Collection[float]], measured: Measurement) -> Value:
+    """How much runs differ on the same board: the standard deviation within `groups`, pooled, in
+    percent of their mean. `n/a` while no board has two runs."""
+    if measured.is_deterministic:
+        return 0.0
+    freedom = sum(len(group) - 1 for group in groups)
+    if not freedom:
+        return "n/a"
+    squares = sum((run - statistics.mean(group)) ** 2 for group in groups for run in group)
+    mean = statistics.mean(run for group in groups for run in group)
+    return _percent(math.sqrt(squares / freedom), mean)
+
+
+def _board_columns(work: Assignment, by_board: Mapping[str, Sequence[float]]) -> Changes:
+    """Equal boards may share the runs of a model, and each has its own speed. Boards of earlier
+    runs that are not told apart keep their names."""
+    if not by_board:
+        return {}
+    means = [statistics.mean(runs) for runs in by_board.values()]
+    spread = _percent(statistics.stdev(means), statistics.mean(means)) if len(means) > 1 else None
+    return {
+        "boards": ", ".join(dict.fromkeys([*boards_of(work.row), *by_board])),
+        "board_runs": json.dumps(by_board),
+        "board_spread": spread,
+    }
+
+
+def _percent(deviation: float, mean: float) -> float:
+    return 100.0 * deviation / mean if mean else 0.0
 
 
 def _memory_columns(measured: Measurement, work: Assignment) -> dict[str, Value]:
