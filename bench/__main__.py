@@ -1,10 +1,11 @@
 """python -m bench NAME…: all of them but `advice`, `architectures`, `endurance`, `latency`,
 `faults`, `layers`, `nas_table`, `precision`, `recovery`, `gate` and `resources` without a name.
 
-startup, first, data, csv, scoring, estimate, evaluate, claims, queue, throughput, two-runners,
-nemesis, protocol, jobs, azureml, verbs, sampler, screen, training, asynchronous, laptop, pareto,
-portal, boards, fleet, fleet-sim, endurance, architectures, resources, structure, trace, latency,
-layers, recovery, gate, advice, precision, early-stopping, many-chips, nas_table, faults
+startup, first, data, csv, memory, scoring, estimate, evaluate, claims, queue, throughput,
+two-runners, nemesis, protocol, jobs, azureml, verbs, sampler, screen, training, asynchronous,
+laptop, pareto, portal, boards, fleet, fleet-sim, endurance, architectures, resources, structure,
+trace, latency, layers, recovery, gate, advice, precision, early-stopping, many-chips,
+nas_table, faults
 
 `advice`, `architectures`, `resources`, `structure`, `trace`, `two-runners`, `endurance`,
 `faults`, `fleet-sim`, `latency`, `layers`, `many-chips`, `nas_table`, `precision`, `recovery`,
@@ -27,6 +28,7 @@ BENCHES = {
     "first": "first_minute",
     "data": "data",
     "csv": "csv_export",
+    "memory": "memory",
     "scoring": "scoring",
     "estimate": "estimate",
     "evaluate": "evaluate",

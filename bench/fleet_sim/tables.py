@@ -32,6 +32,7 @@ from edgeloop.store import (
     Table,
     Values,
     merged,
+    projected,
 )
 from edgeloop.store.base import FIRST_DUE, NEXT_DUE
 
@@ -150,6 +151,7 @@ class SimTable(Table):
         after: str = "",
         where: Sequence[Condition] = (),
         limit: int | None = None,
+        columns: Sequence[str] | None = None,
     ) -> Iterator[Record]:
         """Page by page; the rows of a page are read at one moment."""
         left = limit
@@ -159,7 +161,7 @@ class SimTable(Table):
             page, scanned = self._page(prefix, after, where, wanted)
             self._enter("query", entities=max(len(page), 1))
             self._backend.leave(rows=len(page), scanned=scanned)
-            yield from page
+            yield from (projected(record, columns) for record in page)
             if len(page) < wanted:
                 return
             left, after = None if left is None else left - len(page), page[-1].key

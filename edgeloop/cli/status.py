@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +30,7 @@ from edgeloop.cli.terminal import (
     fit,
     no_models,
     print_json,
+    printable,
     say_empty,
     short_count,
     shown,
@@ -35,6 +40,7 @@ from edgeloop.cli.terminal import watch as show
 
 if TYPE_CHECKING:
     from edgeloop.models.columns import Column
+    from edgeloop.models.plan import StageRecord
     from edgeloop.store import Values
     from edgeloop.workspace import Workspace
 
@@ -105,8 +111,6 @@ def status(
 
     Example: edgeloop status --sort latency_ms --columns name,latency_ms,f1_1k,device
     """
-    from edgeloop.models.columns import decoded, ran_on, visible_columns
-    from edgeloop.models.plan import holders_of
     from edgeloop.store import rows_left_out
 
     if sum((csv is not None, as_json, watch)) > 1:
@@ -114,34 +118,37 @@ def status(
     with opened(store, experiment) as workspace:
         if stage is not None:
             workspace.plan[stage]
+        models = _Selection(
+            workspace=workspace,
+            names=names,
+            tag=tag,
+            states=states,
+            node=node,
+            is_locked=locked,
+            device=device,
+            stage=stage,
+        )
 
         def read() -> list[Values]:
-            rows = workspace.status(*names, tag=tag)
-            rows = [row for row in rows if device is None or ran_on(row, device)]
-            rows = [row for row in rows if not locked or holders_of(row)]
-            rows = [row for row in rows if _is_selected(row, workspace, states, node, stage)]
-            if sort is None and (as_json or csv is not None):
-                return rows
+            rows = models.for_table(_table_columns(columns, sort))
             return in_order(rows, _checked_sort(sort or "state", rows))
 
         def text(screen: Screen, live: bool = False) -> str:
             rows = read()
-            return model_table(rows, screen, _chosen(columns, rows), live)
+            return model_table(rows, screen, _chosen(columns, rows), live) if rows or live else ""
 
         if watch:
             show(lambda screen: text(screen, live=True), interval)
             return
         left_out = rows_left_out()
-        rows = read()
-        chosen = _chosen(columns, rows, for_people=not as_json and csv is None)
-        if as_json:
-            named = chosen or visible_columns(rows)
-            print_json({n: decoded(n, row[n]) for n in named if n in row} for row in rows)
-        elif csv is not None:
-            _write_csv(rows, csv, chosen or visible_columns(rows))
-        elif rows:
-            click.echo(model_table(rows, Screen.of_stdout(), chosen))
-        if rows:
+        if as_json or csv is not None:
+            has_rows = _write_all(models, columns, sort, csv)
+        else:
+            table = text(Screen.of_stdout())
+            has_rows = bool(table)
+            if has_rows:
+                click.echo(table)
+        if has_rows:
             return
         if rows_left_out() > left_out:
             place = f"experiment '{workspace.experiment}' ({shown(workspace.store.description)})"
@@ -155,46 +162,186 @@ def status(
 COMMANDS = (status,)
 
 
-def _write_csv(rows: list[Values], target: Path, columns: Sequence[str]) -> None:
+@dataclass(frozen=True)
+class _Selection:
+    """The models that the options name."""
+
+    workspace: Workspace
+    names: tuple[str, ...]
+    tag: str | None
+    states: tuple[str, ...]
+    node: str | None
+    is_locked: bool
+    device: str | None
+    stage: str | None
+
+    def stream(self, bookkeeping: bool = False) -> Iterator[Values]:
+        """One row after the other: a table may be larger than memory. Without the columns of
+        `BOOKKEEPING`, which only --columns shows."""
+        from edgeloop.models.columns import BOOKKEEPING
+
+        for row in self.workspace.catalog.rows(self.names, self.tag):
+            if not self._has(row.values):
+                continue
+            if bookkeeping:
+                yield row.values
+            else:
+                yield {name: v for name, v in row.values.items() if name not in BOOKKEEPING}
+
+    def for_table(self, columns: Sequence[str]) -> list[Values]:
+        """Of these columns, and the stages of models that are being worked on: the table says
+        since when. Whether a stage could start is a question to the whole row."""
+        from edgeloop.models.catalog import is_at_work
+        from edgeloop.store.base import projected
+
+        catalog = self.workspace.catalog
+        if self.stage is not None:
+            whole = (row for row in catalog.rows(self.names, self.tag) if self._has(row.values))
+            with_stages = [*columns, "stages"]
+            return [
+                projected(row, with_stages if is_at_work(row.values) else columns).values
+                for row in whole
+            ]
+        rows = {row.key: row.values for row in catalog.rows(self.names, self.tag, columns)}
+        at_work = [name for name, values in rows.items() if is_at_work(values)]
+        for name, stages in catalog.stages_of(at_work):
+            rows[name] = {**rows[name], "stages": stages}
+        if self.device is None and not self.states and self.node is None and not self.is_locked:
+            return list(rows.values())
+        return list(filter(self._has, rows.values()))
+
+    def _has(self, row: Values) -> bool:
+        from edgeloop.models.columns import ran_on
+        from edgeloop.models.plan import holders_of, is_on, records_of
+        from edgeloop.models.queue import ready_at
+
+        if self.device is not None and not ran_on(row, self.device):
+            return False
+        if self.states:
+            text = str(row.get("status", ""))
+            stored_states = {"error" if state == "failed" else state for state in self.states}
+            if not stored_states.intersection((text, text.partition(" ")[0])):
+                return False
+        if self.node is not None and not any(is_on(o, self.node) for o in holders_of(row)):
+            return False
+        if self.is_locked and not holders_of(row):
+            return False
+        if self.stage is None:
+            return True
+        record = records_of(row).get(self.stage)
+        plan, margin_s = self.workspace.plan, self.workspace.settings.clock_margin_seconds
+        ready = ready_at(row, plan[self.stage], plan, margin_s)
+        return ready is not None or (record is not None and record.is_held)
+
+
+def _write_all(models: _Selection, columns: str | None, sort: str | None, csv: Path | None) -> bool:
+    """As JSON, or as CSV to a file; whether there were rows. The header of a CSV needs the columns
+    of all rows, and so does the check of a name: they are read in a pass of their own."""
+    from edgeloop.models.columns import BOOKKEEPING, column_names, decoded, visible_columns
+
+    names = _names(columns)
+    sorted_by = {sort.partition(":")[0]} - {"state"} if sort else set()
+    needs_all = (csv is not None and not names) or not sorted_by.union(names) <= set(column_names())
+    present = visible_columns(models.stream()) if needs_all else []
+    every_column = [dict.fromkeys(present, "")]
+    chosen = _chosen(columns, every_column, for_people=False)
+    rows = models.stream(bookkeeping=not BOOKKEEPING.isdisjoint(chosen))
+    if sort is not None:
+        rows = _sorted(rows, _checked_sort(sort, every_column))
+    count = 0
+
+    def counted() -> Iterator[Values]:
+        nonlocal count
+        for row in rows:
+            count += 1
+            yield row
+
+    if csv is None:
+        print_json(
+            {
+                name: decoded(name, row[name])
+                for name in chosen or visible_columns([row])
+                if name in row
+            }
+            for row in counted()
+        )
+    else:
+        _write_csv(counted(), csv, chosen or present)
+        if str(csv) != "-":
+            click.echo(f"{count} rows written to {csv}", err=True)
+    return count > 0
+
+
+def _sorted(rows: Iterable[Values], sort: str) -> Iterator[Values]:
+    """As `in_order`. The rows wait in a file: together they may be larger than memory."""
+    from edgeloop.models.columns import column_named
+
+    compared = ("name", "status", "total_inference_avg", column_named(sort.partition(":")[0]))
+    keys: list[Values] = []
+    starts = array("q")
+    with tempfile.SpooledTemporaryFile(_MOST_IN_MEMORY) as file:
+        for row in rows:
+            keys.append({name: row[name] for name in compared if name in row})
+            starts.append(file.tell())
+            file.write(json.dumps(row).encode() + b"\n")
+        for place in _order(keys, sort):
+            file.seek(starts[place])
+            yield json.loads(file.readline())
+
+
+def _table_columns(chosen: str | None, sort: str | None) -> list[str]:
+    """All that a table of models reads: columns that it may show, those that their cells and
+    headings are made from, and those that options name."""
+    from edgeloop.models.columns import (
+        AGREEMENT_COLUMNS,
+        COLUMNS,
+        ESTIMATE_COLUMNS,
+        SCORE_COLUMNS,
+        column_named,
+    )
+
+    weighted = [column.name for column in COLUMNS.values() if column.weight is not None]
+    images = [f"{name}_images" for name in SCORE_COLUMNS]
+    others = ["error", "metric", "boards", "total_inference_avg"]
+    usual = [*weighted, *SCORE_COLUMNS, *images, *AGREEMENT_COLUMNS, *ESTIMATE_COLUMNS, *others]
+    named = [*_names(chosen), *([sort.partition(":")[0]] if sort else [])]
+    every = dict.fromkeys([*usual, *map(column_named, named)])
+    return [name for name in every if name.isidentifier()]
+
+
+def _names(columns: str | None) -> list[str]:
+    return [name.strip() for name in (columns or "").split(",") if name.strip()]
+
+
+class _PrintableLines:
+    """A terminal that gets no control characters from rows, as in the table."""
+
+    def write(self, line: str) -> int:
+        click.echo(printable(line.removesuffix("\n")))
+        return len(line)
+
+
+def _write_csv(rows: Iterable[Values], target: Path, columns: Sequence[str]) -> None:
     from edgeloop._util.files import replacing
     from edgeloop.errors import LocalFileError
     from edgeloop.models.catalog import write_csv
 
     if str(target) == "-":
-        write_csv(rows, columns, sys.stdout)
+        write_csv(rows, columns, _PrintableLines() if sys.stdout.isatty() else sys.stdout)
         return
     if target.is_dir():
         raise LocalFileError(path=target, reason="is a folder; name a file for the CSV")
     with replacing(target) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         write_csv(rows, columns, file)
-    click.echo(f"{len(rows)} rows written to {target}", err=True)
-
-
-def _is_selected(
-    row: Values, workspace: Workspace, states: tuple[str, ...], node: str | None, stage: str | None
-) -> bool:
-    from edgeloop.models.plan import holders_of, is_on, records_of
-    from edgeloop.models.queue import ready_at
-
-    text = str(row.get("status", ""))
-    stored_states = {"error" if state == "failed" else state for state in states}
-    if stored_states and not stored_states.intersection((text, text.partition(" ")[0])):
-        return False
-    if node is not None and not any(is_on(owner, node) for owner in holders_of(row)):
-        return False
-    if stage is None:
-        return True
-    record = records_of(row).get(stage)
-    margin_s = workspace.settings.clock_margin_seconds
-    ready = ready_at(row, workspace.plan[stage], workspace.plan, margin_s)
-    return ready is not None or (record is not None and record.is_held)
 
 
 def _chosen(columns: str | None, rows: Sequence[Values], for_people: bool = True) -> list[str]:
     """The columns of --columns, as the store names them; none: the usual ones."""
     from edgeloop.models.columns import column_named
 
-    names = [name.strip() for name in (columns or "").split(",") if name.strip()]
+    names = _names(columns)
+    if not names:
+        return []
     columns_here = [*known_columns(rows), *([INTERVAL] if for_people else [])]
     return [column_named(_checked_column(name, columns_here)) for name in names]
 
@@ -203,7 +350,8 @@ def _checked_sort(sort: str, rows: Sequence[Values]) -> str:
     name, _, way = sort.partition(":")
     if way not in ("", "asc", "desc"):
         raise click.UsageError(f"--sort is COLUMN, COLUMN:asc or COLUMN:desc, not {sort!r}.")
-    _checked_column(name, ["state", *known_columns(rows)])
+    if name != "state":
+        _checked_column(name, known_columns(rows))
     return sort
 
 
@@ -222,6 +370,7 @@ def _checked_column(name: str, columns: Sequence[str]) -> str:
 
 INTERVAL = "interval"  # derived from the row: no column of the store
 STATES = ("running", "failed", "uploading", "new", "waiting", "queued", "candidate", "complete")
+_MOST_IN_MEMORY = 32_000_000  # bytes of rows to be sorted
 _INTERVAL_WEIGHT, _CHOSEN_WEIGHT, _USUAL_WEIGHT = 60, 50, 30
 
 
@@ -232,8 +381,8 @@ def model_table(
     with the screen."""
     now = time.time()
     names = list(chosen) or _usual_columns(rows)
-    cells = [[_cell(name, row, now) for name in names] for row in rows]
-    states = [_state(row, now)[1] for row in rows]
+    cells = zip(*(map(_cells_of(name, now), rows) for name in names), strict=True)
+    states = [_state(row, now)[1] for row in rows] if screen.width is not None else []
     titles = _titles(rows, names)
     columns = [
         _column(name, title, bool(chosen)) for name, title in zip(names, titles, strict=True)
@@ -250,18 +399,24 @@ def model_table(
 def in_order(rows: Sequence[Values], sort: str) -> list[Values]:
     """By `COLUMN` or `COLUMN:desc`; `state` is running and failed ones first. Names are in the
     order that people count in, and rows without a value come last."""
+    return [rows[place] for place in _order(rows, sort)]
+
+
+def _order(rows: Sequence[Values], sort: str) -> list[int]:
+    """The places of rows, as `in_order` sorts them."""
     from edgeloop.models.columns import attention_rank, column_named, natural_key
 
     name, _, way = sort.partition(":")
-    by_name = sorted(rows, key=lambda row: natural_key(str(row.get("name", ""))))
+    names = [natural_key(str(row.get("name", ""))) for row in rows]
+    by_name = sorted(range(len(rows)), key=names.__getitem__)
     if name in ("state", "status"):
-        ranks = [attention_rank(str(row.get("status", ""))) for row in by_name]
-        order = sorted(range(len(by_name)), key=ranks.__getitem__, reverse=way == "desc")
-        return [by_name[place] for place in order]
-    keyed = [(_sort_key(column_named(name), row), row) for row in by_name]
-    present = [(key, row) for key, row in keyed if key is not None]
+        ranks = [attention_rank(str(row.get("status", ""))) for row in rows]
+        return sorted(by_name, key=ranks.__getitem__, reverse=way == "desc")
+    column = column_named(name)
+    keys = [_sort_key(column, row) for row in rows]
+    present = [(key, place) for place in by_name if (key := keys[place]) is not None]
     present.sort(key=lambda pair: pair[0], reverse=way == "desc")
-    return [row for _, row in present] + [row for key, row in keyed if key is None]
+    return [place for _, place in present] + [p for p in by_name if keys[p] is None]
 
 
 def known_columns(rows: Sequence[Values]) -> list[str]:
@@ -276,11 +431,12 @@ def _usual_columns(rows: Sequence[Values]) -> list[str]:
     from edgeloop.models.columns import COLUMNS, latency_interval, recovery_of, shown_scores
 
     first, last = ["name", "macs", "mean"], ["status", "node"]
-    if any(map(latency_interval, rows)):
+    present = set().union(*rows)  # a column that no row has is not searched for in all of them
+    if "latency_low_ms" in present and any(map(latency_interval, rows)):
         first.append(INTERVAL)
     if len({row["device"] for row in rows if row.get("device")}) > 1:
         first.append("device")
-    if any(map(recovery_of, rows)):
+    if "recovery" in present and any(map(recovery_of, rows)):
         last.insert(0, "recovery")
     others = [
         column.name
@@ -288,6 +444,7 @@ def _usual_columns(rows: Sequence[Values]) -> list[str]:
         if column.weight is not None
         and not column.group
         and column.name not in (*first, *last, "device", "recovery")
+        and column.name in present
         and any(_has_value(column, row) for row in rows)
     ]
     return [*first, *others, *shown_scores(rows), *last]
@@ -332,49 +489,64 @@ def _column(name: str, title: str, is_chosen: bool) -> TableColumn:
     return TableColumn(title, weight, None if is_number else column.width, right=is_number)
 
 
-def _cell(name: str, row: Values, now: float) -> str:
+def _cells_of(name: str, now: float) -> Callable[[Values], str]:
+    """How to write this column of a row. What the column is, is asked once and not per row."""
     from edgeloop.models.columns import LATENCY, column_of, latency_interval, recovery_of
 
-    column, value = column_of(name), row.get(name)
-    if name == "status":
-        return _state(row, now)[0]
-    if name == LATENCY:
-        return _latency(row)
-    if name == INTERVAL:
-        return str(latency_interval(row) or "")
-    if name == "recovery":
-        recovery = recovery_of(row)
-        return recovery.short if recovery else ""
-    if _is_count(column):
-        return short_count(value)
-    if isinstance(value, float) and column.places is not None:
-        return f"{value:.3f}".removeprefix("0")
-    if isinstance(value, float) and column.group == "agreement":
-        return f"{value:.3g}"
-    if isinstance(value, int | float) and not isinstance(value, bool) and _number(value):
-        is_exact = isinstance(value, int) and column.factor == 1
-        return str(value) if is_exact else f"{column.factor * value:.4g}"
-    return "" if value is None else " ".join(str(value).split())
+    column = column_of(name)
+    is_count, is_score = _is_count(column), column.places is not None
+    is_agreement = column.group == "agreement"
+
+    def cell(row: Values) -> str:
+        value = row.get(name)
+        if value is None:
+            return ""
+        if type(value) is str:
+            return " ".join(value.split())
+        if is_count:
+            return short_count(value)
+        if isinstance(value, float) and is_score:
+            return f"{value:.3f}".removeprefix("0")
+        if isinstance(value, float) and is_agreement:
+            return f"{value:.3g}"
+        if isinstance(value, int | float) and not isinstance(value, bool) and _number(value):
+            is_exact = isinstance(value, int) and column.factor == 1
+            return str(value) if is_exact else f"{column.factor * value:.4g}"
+        return str(value)
+
+    def recovery(row: Values) -> str:
+        summary = recovery_of(row)
+        return summary.short if summary else ""
+
+    special: dict[str, Callable[[Values], str]] = {
+        "status": lambda row: _state(row, now)[0],
+        LATENCY: _latency(),
+        INTERVAL: lambda row: str(latency_interval(row) or ""),
+        "recovery": recovery,
+    }
+    return special.get(name, cell)
 
 
-def _latency(row: Values) -> str:
+def _latency() -> Callable[[Values], str]:
     """An estimate is always marked as one, and so is a lower bound."""
     from edgeloop.models.columns import is_estimate, is_lower_bound, mean_latency_ms
 
-    latency_ms = mean_latency_ms(row)
-    if not latency_ms:
-        return ""
-    text = f"{latency_ms:.3g} est" if is_estimate(row) else f"{latency_ms:.3g}"
-    return f"≥ {text}" if is_lower_bound(row) else text
+    def cell(row: Values) -> str:
+        latency_ms = mean_latency_ms(row)
+        if not latency_ms:
+            return ""
+        if not is_estimate(row):
+            return f"{latency_ms:.3g}"
+        return f"≥ {latency_ms:.3g} est" if is_lower_bound(row) else f"{latency_ms:.3g} est"
+
+    return cell
 
 
 def _state(row: Values, now: float) -> tuple[str, str]:
     """The current stage, since when, and the last error, `running f1_1k (12 s)`; and its word."""
-    from edgeloop.models.plan import records_of
-
     text = str(row.get("status", ""))
     word = text.partition(" ")[0]
-    held = [record for record in records_of(row).values() if record.is_held]
+    held = _held(row) if "stages" in row else []
     if held and text not in ("error", "complete"):
         silent = max(record.expires for record in held) < now
         seconds = now - min(record.since for record in held)
@@ -384,6 +556,12 @@ def _state(row: Values, now: float) -> tuple[str, str]:
         error = " ".join(str(row["error"]).split())
         text += f": {error}" if text == "error" else f" (last error: {error})"
     return text, word
+
+
+def _held(row: Values) -> list[StageRecord]:
+    from edgeloop.models.plan import records_of
+
+    return [record for record in records_of(row).values() if record.is_held]
 
 
 def _sort_key(column: str, row: Values) -> tuple[int, float, str] | None:

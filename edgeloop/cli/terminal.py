@@ -7,6 +7,7 @@ that a command was typed in.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import shutil
 import sys
@@ -34,11 +35,22 @@ if TYPE_CHECKING:
 
 LONGEST_SENTENCE = 1_500
 _LONGEST_END = 200
+_BATCH = 1_000  # rows of JSON that are written at once
 
 
 def print_json(rows: Iterable[Mapping[str, object]]) -> None:
     """An array of objects. NaN and infinity, which JSON lacks, become null."""
-    click.echo(json.dumps([_plain(row) for row in rows], indent=2, ensure_ascii=False))
+    separator, texts = "[", (_item(row) for row in rows)
+    while batch := ",".join(itertools.islice(texts, _BATCH)):  # a table may be larger than memory
+        click.echo(separator + batch, nl=False)
+        separator = ","
+    click.echo("[]" if separator == "[" else "\n]")
+
+
+def _item(row: Mapping[str, object]) -> str:
+    """As a part of an array that is indented."""
+    text = json.dumps([_plain(row)], indent=2, ensure_ascii=False)
+    return text.removeprefix("[").removesuffix("\n]")
 
 
 def _plain(item: object) -> object:
@@ -161,32 +173,40 @@ def fit(
     coloured: str = "",
 ) -> FittedTable:
     """`states` has a word per row, by which its cell in the column `coloured` is coloured."""
-    cells = [[printable(cell) for cell in row] for row in rows]
+    cells = [_printable_texts(texts) for texts in zip(*rows, strict=True)]
+    cells = cells or [[] for _ in columns]
     natural = [
-        max([_width(column.heading), *(_width(row[place]) for row in cells)])
-        for place, column in enumerate(columns)
+        max(_width(column.heading), _widest(texts))
+        for column, texts in zip(columns, cells, strict=True)
     ]
     places, widths = _room(columns, natural, screen.width)
     last = places[-1]
+    continued: Iterable[list[str]] = itertools.repeat([])
+    if columns[last].wraps:
+        wrapped = [_wrapped(text, widths[last]) for text in cells[last]]
+        cells[last] = [texts[0] for texts in wrapped]
+        continued = [texts[1:] for texts in wrapped]
+    headings, forms, texts_of = [], [], []
+    for place in places:
+        width, is_right, texts = widths[place], columns[place].right, cells[place]
+        headings.append(_padded(columns[place].heading, width, is_right))
+        is_coloured = screen.has_colour and columns[place].heading == coloured and bool(states)
+        if not is_coloured and width >= natural[place] and "".join(texts).isascii():
+            forms.append(f"{{:{'>' if is_right else '<'}{width}}}")  # quick, for tables of 100,000
+        else:
+            forms.append("{}")
+            texts = [_padded(text, width, is_right) for text in texts]
+            texts = list(map(painted, texts, states)) if is_coloured else texts
+        texts_of.append(texts)
+    gap = " " * GAP
     indent = " " * sum(widths[place] + GAP for place in places[:-1])
-
-    def line(texts: Sequence[str], state: str = "") -> str:
-        parts = []
-        ending = texts[last]
-        start, *more = _wrapped(ending, widths[last]) if columns[last].wraps else [ending]
-        for place in places:
-            text = start if place == last else texts[place]
-            text = _padded(text, widths[place], columns[place].right)
-            is_coloured = screen.has_colour and columns[place].heading == coloured
-            parts.append(painted(text, state) if is_coloured else text)
-        first = (" " * GAP).join(parts).rstrip()
-        return "\n".join([first, *(indent + text for text in more)])
-
-    heading = line([column.heading for column in columns])
-    words = states or [""] * len(cells)
+    lines = (
+        "\n".join([text.rstrip(), *(indent + rest for rest in more)]) if more else text.rstrip()
+        for text, more in zip(map(gap.join(forms).format, *texts_of), continued, strict=False)
+    )
     left_out = [column.heading for place, column in enumerate(columns) if place not in widths]
-    lines = tuple(line(row, state) for row, state in zip(cells, words, strict=True))
-    return FittedTable(heading, lines, tuple(filter(None, left_out)))
+    heading = gap.join(headings).rstrip()
+    return FittedTable(heading, tuple(lines), tuple(filter(None, left_out)))
 
 
 def listing(
@@ -286,6 +306,16 @@ def _padded(text: str, width: int, right: bool) -> str:
     text = shortened(text, width)
     padding = " " * (width - _width(text))
     return padding + text if right else text + padding
+
+
+def _printable_texts(texts: Sequence[str]) -> list[str]:
+    if "".join(texts).isprintable():
+        return list(texts)
+    return [printable(text) for text in texts]
+
+
+def _widest(texts: Sequence[str]) -> int:
+    return max(map(len if "".join(texts).isascii() else _width, texts), default=0)
 
 
 def _width(text: str) -> int:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Protocol
 
 from edgeloop.errors import (
     BadCsv,
@@ -36,6 +36,7 @@ from edgeloop.models.columns import (
     check_model_name,
     check_priority,
     column_of,
+    filled,
     is_pattern,
     matches,
     runs_of,
@@ -55,12 +56,14 @@ from edgeloop.models.plan import (
 from edgeloop.models.queue import Queue
 from edgeloop.models.upload import Uploader, UploadOptions, check_graph, check_onnx
 from edgeloop.store import Changes, Condition, Record, Store, Table, Value, Values
+from edgeloop.store.base import projected
 
 if TYPE_CHECKING:
     from edgeloop.graph.info import GraphSummary
 
 PARALLEL_MODELS = 4
 ENDED = ("complete", "error")
+FEW = 32  # rows that are read one by one; from here on a query for all of their kind is quicker
 _OF_STAGES = ("quantized", "mean", "f1_onnx", "completed")
 Results = Mapping[str, Mapping[str, float]]  # conditions → values
 
@@ -229,11 +232,19 @@ class Catalog:
             raise NoSuchModel(pattern=name, experiment=self.experiment)
         return row
 
-    def rows(self, patterns: Iterable[str] = (), tag: str | None = None) -> Iterator[Record]:
-        """Rows by name, glob or both, each once and in the order asked for; all without any."""
+    def rows(
+        self,
+        patterns: Iterable[str] = (),
+        tag: str | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> Iterator[Record]:
+        """Rows by name, glob or both, each once and in the order asked for; all without any. Of
+        `columns`, as `Table.query` reads them, and the tags if one is asked for."""
         seen: set[str] = set()
+        if columns is not None and tag is not None:
+            columns = [*columns, "tags"]
         for pattern in patterns or ("*",):
-            for row in self._matching(pattern):
+            for row in self._matching(pattern, columns):
                 if row.key not in seen and (tag is None or tag in tags_of(row.values)):
                     seen.add(row.key)
                     yield row
@@ -413,14 +424,28 @@ class Catalog:
             time.sleep(pause)
             pause = min(pause * 1.5, 1.0)
 
-    def _matching(self, pattern: str) -> Iterator[Record]:
+    def stages_of(self, at_work: Sequence[str]) -> Iterator[tuple[str, Value]]:
+        """The column `stages` of rows that machines hold (`is_at_work`), by name. They are as many
+        as machines, however many rows the table has."""
+        if len(at_work) <= FEW:
+            rows: Iterable[Record | None] = map(self._models.get, at_work)
+        else:
+            where = [Condition("status", "!=", status) for status in ENDED]
+            where.append(Condition("node", "!=", ""))
+            rows = self._models.query(where=where, columns=["stages"])
+        names = set(at_work)
+        for row in rows:
+            if row is not None and row.key in names and "stages" in row.values:
+                yield row.key, row.values["stages"]
+
+    def _matching(self, pattern: str, columns: Sequence[str] | None = None) -> Iterator[Record]:
         if not is_pattern(pattern):
-            yield self.get(pattern)
+            yield projected(self.get(pattern), columns)
             return
         prefix = pattern[: min(pattern.index(char) for char in "*?[" if char in pattern)]
         has_match = False
-        for row in self._models.query(prefix):
-            if matches(row.key, pattern):
+        for row in self._models.query(prefix, columns=columns):
+            if pattern == "*" or matches(row.key, pattern):
                 has_match = True
                 yield row
         if not has_match and pattern != "*":
@@ -453,6 +478,11 @@ class Catalog:
             raise ModelBusy(name=row.key, reason=reason)
 
 
+def is_at_work(row: Values) -> bool:
+    """Whether a machine holds the row."""
+    return filled(row.get("node")) and row.get("status") not in ENDED
+
+
 def _upload_of(row: Record) -> str:
     """What tells one upload of a name from another."""
     upload = records_of(row.values).get(UPLOAD, StageRecord())
@@ -471,10 +501,17 @@ def tags_of(row: Values) -> list[Value]:
         return []
 
 
-_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
+# Spreadsheets in Japanese and Chinese take the full-width signs for the plain ones.
+_FORMULA_STARTS = ("=", "+", "-", "@", "＝", "＋", "－", "＠", "\t", "\r", "\n")
 
 
-def write_csv(rows: Iterable[Values], columns: Sequence[str], file: TextIO) -> None:
+class Writable(Protocol):
+    """Where lines of a CSV go."""
+
+    def write(self, line: str, /) -> int: ...
+
+
+def write_csv(rows: Iterable[Values], columns: Sequence[str], file: Writable) -> None:
     writer = csv.writer(_Lines(file), lineterminator="\r\n")
     writer.writerow(columns)
     writer.writerows([cell(column, row.get(column)) for column in columns] for row in rows)
@@ -507,7 +544,7 @@ def cell(column: str, value: Value | None) -> str:
 class _Lines:
     """csv quotes a lone CR or LF only if both end its lines; Unix tools want lines to end in LF."""
 
-    file: TextIO
+    file: Writable
 
     def write(self, line: str) -> int:
         return self.file.write(line.removesuffix("\r\n") + "\n")

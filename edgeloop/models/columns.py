@@ -657,6 +657,14 @@ register_columns(_OF_EDGELOOP)
 
 AGREEMENT_COLUMNS = tuple(c.name for c in COLUMNS.values() if c.group == "agreement")
 LATENCY_COLUMNS = tuple(c.name for c in COLUMNS.values() if c.group == "latency")
+# Those of them that tell how an estimate is shown in a table.
+ESTIMATE_COLUMNS = (
+    "latency_kind",
+    "latency_missing_ops",
+    "latency_low_ms",
+    "latency_high_ms",
+    "latency_coverage",
+)
 
 
 def column_of(name: str) -> Column:
@@ -961,7 +969,7 @@ def shown_scores(rows: Iterable[Mapping[str, object]]) -> list[str]:
     numbers: set[str] = set()
     candidates = {*SCORE_COLUMNS, *AGREEMENT_COLUMNS}
     for row in rows:
-        numbers.update(name for name in candidates if type(row.get(name)) in (int, float))
+        numbers |= {name for name in candidates - numbers if type(row.get(name)) in (int, float)}
         if len(numbers) > len(SCORE_COLUMNS):  # some of both
             break
     if not numbers.intersection(AGREEMENT_COLUMNS):

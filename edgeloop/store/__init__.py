@@ -36,6 +36,7 @@ from edgeloop.store.base import (
     json_safe,
     lost_rows,
     merged,
+    projected,
     rows_left_out,
 )
 
@@ -95,6 +96,7 @@ __all__ = [
     "open_store",
     "parse_connection_string",
     "parse_location",
+    "projected",
     "rows_left_out",
     "url_blobs",
     "url_from_job",

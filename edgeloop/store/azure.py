@@ -45,6 +45,7 @@ from edgeloop.store.base import (
     checked_record,
     merged,
     plain_version,
+    projected,
 )
 from edgeloop.store.files import ObjectBlobs, network_limits
 from edgeloop.store.location import AzureLocation
@@ -237,8 +238,12 @@ class AzureTable(Table):
         after: str = "",
         where: Sequence[Condition] = (),
         limit: int | None = None,
+        columns: Sequence[str] | None = None,
     ) -> Iterator[Record]:
-        """The SDK follows continuation tokens, also through empty pages that a filter leaves."""
+        """The SDK follows continuation tokens, also through empty pages that a filter leaves.
+
+        Of a long text in one of the `columns` only the first part is selected, which tells that
+        there are others: such a row is then read whole."""
         parameters = {"partition": self._partition}
         clauses = ["PartitionKey eq @partition"]
         if after:
@@ -252,9 +257,20 @@ class AzureTable(Table):
             parameters[f"value{number}"] = condition.value
             clauses.append(f"{condition.column} {operator} @value{number}")
         entities = self._client.query_entities(
-            " and ".join(clauses), parameters=parameters, results_per_page=min(limit or 1000, 1000)
+            " and ".join(clauses),
+            parameters=parameters,
+            results_per_page=min(limit or 1000, 1000),
+            select=None if columns is None else _selected(columns),
         )
-        yield from itertools.islice(self._readable(entities), limit)
+        if columns is None:
+            yield from itertools.islice(self._readable(entities), limit)
+            return
+        whole = (
+            self._entity(entity["RowKey"]) if any(_PART in name for name in entity) else entity
+            for entity in self._guarded(iter(entities))
+        )
+        records = self._place.readable((entity for entity in whole if entity is not None), _record)
+        yield from itertools.islice((projected(record, columns) for record in records), limit)
 
     def marked(self, prefix: str, column: str) -> Iterator[Record]:
         return self._under(prefix, f"{column} eq true")
@@ -433,6 +449,10 @@ def _record(entity: Any) -> Record:
     except ValueError:
         raise UnreadableRow(key, "a long text in it is not complete") from None
     return checked_record(key, entity.metadata["etag"], values)
+
+
+def _selected(columns: Sequence[str]) -> list[str]:
+    return ["RowKey", *columns, *(f"{name}{_PART}00" for name in columns)]
 
 
 def _packed(key: str, values: Values) -> dict[str, Any]:
@@ -778,7 +798,9 @@ def _by_listing(
     versions = {entity["RowKey"]: str(entity.metadata["etag"]) for entity in listed}
     changed = {key for key, version in versions.items() if known.get(key) != version}
     if len(changed) > MANY:
-        rows = [row for row in as_records(query("", {}, None)) if row.key in changed]
+        rows: Iterable[Record] = (
+            row for row in as_records(query("", {}, None)) if row.key in changed
+        )
     else:
         rows = [row for row in map(get, changed) if row is not None]
     gone = [key for key in known if key not in versions]

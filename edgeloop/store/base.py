@@ -47,6 +47,7 @@ Changes = Mapping[str, Optional[Value]]
 FIRST_DUE = 3  # rows of a queue that are read at once: one is wanted
 NEXT_DUE = 128
 ROW_LIMIT_BYTES = 1_000_000
+READ_IN_PART = 'W/"read in part"'  # a version that no row has
 WHOLE_TEXT_BYTES = 64_000
 LARGEST_DOCUMENT = 8_000_000  # bytes of a ticket, a state or a record
 RUNNERS = "edgeloop-runners"  # no experiment may have this name
@@ -83,9 +84,11 @@ class Condition:
 
 @dataclass(frozen=True)
 class Drift:
-    """How a table differs from the versions that a reader had; pass `mark` to the next call."""
+    """How a table differs from the versions that a reader had; pass `mark` to the next call.
 
-    changed: Sequence[Record] = ()
+    `changed` can be read once: of a large table it may be read from the store row by row."""
+
+    changed: Iterable[Record] = ()
     gone: Sequence[str] = ()
     mark: str = ""
 
@@ -151,9 +154,14 @@ class Table(ABC):
         after: str = "",
         where: Sequence[Condition] = (),
         limit: int | None = None,
+        columns: Sequence[str] | None = None,
     ) -> Iterator[Record]:
         """Rows whose key starts with `prefix`, comes after `after`, and that meet all conditions,
-        in the order of their keys."""
+        in the order of their keys.
+
+        With `columns`, only these are read: a table that people look at has long columns that it
+        does not show. Such a record has a version that no row has, so it cannot be written back.
+        """
 
     def due(
         self, now: float, about: Table, prefix: str, rank: Rank, crowd: int = 1
@@ -211,9 +219,9 @@ class Table(ABC):
         The mark of the last answer makes the next one cheap. A change is reported as soon as it is
         made; a row that is gone is reported at once without a mark, else within the minute.
         """
-        rows = {record.key: record for record in self.query()}
-        changed = [row for key, row in rows.items() if known.get(key) != row.version]
-        return Drift(changed, [key for key in known if key not in rows])
+        versions = {record.key: record.version for record in self.query()}
+        changed = (row for row in self.query() if known.get(row.key) != row.version)
+        return Drift(changed, [key for key in known if key not in versions])
 
     def insert_many(self, rows: Iterable[tuple[str, Values]]) -> None:
         """Insert rows that are not there yet, and leave those that are as they are."""
@@ -501,6 +509,14 @@ def plain_version(version: str) -> str:  # some services quote an ETag in one an
     return (version[2:] if version.startswith("W/") else version).strip('"')
 
 
+def projected(record: Record, columns: Sequence[str] | None) -> Record:
+    """The record as a query for these columns returns it; None stands for all."""
+    if columns is None:
+        return record
+    values = {name: record.values[name] for name in columns if name in record.values}
+    return Record(record.key, values, READ_IN_PART)
+
+
 def merged(values: Values, changes: Changes) -> dict[str, Value]:
     return {name: value for name, value in {**values, **changes}.items() if value is not None}
 
@@ -545,6 +561,7 @@ Row = TypeVar("Row")
 NAMED = 5  # rows of a table that are named; a disk that dies has thousands
 _LOG = logging.getLogger("edgeloop.store")
 _PLAIN = {str, int, float, bool}
+_DECODER = json.JSONDecoder()
 _MOST_COLUMNS = 10_000
 _known_columns: set[str] = set()
 _named: dict[tuple[str, str], set[str]] = {}
@@ -644,15 +661,32 @@ def checked_record(key: object, version: object, values: dict[str, Value]) -> Re
 
 
 def values_of_json(key: object, text: object) -> dict[str, Value]:
-    """The columns of a document. A column that is no plain value becomes its JSON."""
+    """The columns of a document."""
+    return plain_values(key, parsed(key, text), str(text))
+
+
+def parsed(key: object, text: object) -> Any:
     if type(text) is not str:
         raise UnreadableRow(key, "it is not text")
     try:
-        values: dict[str, Any] = json.loads(text)
+        # Half the time of json.loads, which looks for white space around a document.
+        document, end = _DECODER.raw_decode(text)
+    except (ValueError, RecursionError):
+        end = -1
+    if end == len(text):
+        return document
+    try:
+        return json.loads(text)
     except (ValueError, RecursionError):
         raise UnreadableRow(key, "it is not JSON") from None
-    if type(values) is not dict:
+
+
+def plain_values(key: object, document: Any, text: str) -> dict[str, Value]:
+    """The columns of a document that was parsed from this text. A column that is no plain value
+    becomes its JSON."""
+    if type(document) is not dict:
         raise UnreadableRow(key, "it is not a JSON object")
+    values: dict[str, Any] = document
     if not set(map(type, values.values())) <= _PLAIN:
         values = {name: _plain(value) for name, value in values.items() if value is not None}
     if not text.isascii() or "\\u" in text:

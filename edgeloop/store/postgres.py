@@ -111,6 +111,13 @@ class PostgresDatabase(Database):
     def column(self, name: str) -> str:
         return f"json_extract_path_text(CAST(data AS json), '{name}')"
 
+    def projection(self, columns: Sequence[str]) -> str:
+        """`json` and not `jsonb`, which would turn 1e22 into a whole number."""
+        names = ", ".join(f"'{name}'" for name in columns) or "NULL"
+        pairs = "json_each(CAST(data AS json)) AS pair (name, value)"
+        chosen = f"SELECT json_object_agg(name, value) FROM {pairs} WHERE name IN ({names})"  # noqa: S608 - identifiers only
+        return f"CAST(COALESCE(({chosen}), '{{}}') AS text)"
+
     def array(self, values: Sequence[str]) -> list[str]:
         return list(values)
 

@@ -134,8 +134,9 @@ SELECT key FROM changed;
 DELETE FROM edgeloop_rows WHERE space = :space AND key = ANY(:keys::text[]);
 
 -- name: page
--- The next rows in the order of their keys; {clauses} narrow them further.
-SELECT key, version, data FROM edgeloop_rows
+-- The next rows in the order of their keys; {clauses} narrow them further, and {document} is `data`
+-- or some columns of it.
+SELECT key, version, {document} FROM edgeloop_rows
 WHERE space = :space AND key > :after AND key >= :first {clauses}
 ORDER BY key LIMIT :size;
 

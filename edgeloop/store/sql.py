@@ -43,6 +43,7 @@ from edgeloop.store.base import (
     MODELS_TABLE,
     NEXT_DUE,
     QUEUE_TABLE,
+    READ_IN_PART,
     USAGE_TABLE,
     Blobs,
     Changes,
@@ -61,6 +62,9 @@ from edgeloop.store.base import (
     checked_record,
     is_unicode,
     merged,
+    parsed,
+    plain_values,
+    projected,
     values_of_json,
 )
 from edgeloop.store.location import PostgresLocation, SqliteLocation
@@ -70,7 +74,8 @@ from edgeloop.store.location import PostgresLocation, SqliteLocation
 # Compare-and-set is an UPDATE that names the version; `queries.sql` has every statement.
 
 
-PAGE = 5_000
+PAGE = 1_000  # rows in memory at a time: they may be of 8 kB, and up to 1 MB, each
+PROJECTED_PAGE = 5_000
 INSERT_BATCH = 1_000
 FEW = 50  # rows that are read by their keys at once
 MOST = 4  # a scan reads this many rows in the time that one row by the index takes
@@ -203,17 +208,27 @@ class SqlTable(Table):
         after: str = "",
         where: Sequence[Condition] = (),
         limit: int | None = None,
+        columns: Sequence[str] | None = None,
     ) -> Iterator[Record]:
         clauses = ""
         values: dict[str, object] = {}
         is_wanted = functools.partial(_meets, where)
+        for name in (*(condition.column for condition in where), *(columns or ())):
+            if not name.isidentifier():  # it becomes part of the statement
+                raise BadInput(reason=f"{name!r} is not a column name")
         for number, condition in enumerate(where):
-            if not condition.column.isidentifier():  # it becomes part of the statement
-                raise BadInput(reason=f"{condition.column!r} is not a column name")
             operator = "=" if condition.operator == "==" else "!="
             clauses += f"AND {self._database.column(condition.column)} {operator} :value{number} "
             values[f"value{number}"] = condition.value
-        return self._pages(prefix, after, clauses, values, limit, is_wanted)
+        return self._pages(
+            prefix,
+            after=after,
+            clauses=clauses,
+            values=values,
+            limit=limit,
+            is_wanted=is_wanted,
+            columns=columns,
+        )
 
     def marked(self, prefix: str, column: str) -> Iterator[Record]:
         """JSON's true is 1 in SQLite."""
@@ -230,30 +245,41 @@ class SqlTable(Table):
     def _pages(
         self,
         prefix: str,
+        *,
         after: str,
         clauses: str,
         values: dict[str, object],
         limit: int | None,
         is_wanted: Callable[[Record], bool],
+        columns: Sequence[str] | None = None,
     ) -> Iterator[Record]:
         """Page by page, so that no connection is held while the caller works. `is_wanted` says the
-        same as the clauses, for when the database cannot: one row that is no JSON fails them."""
+        same as the clauses, for when the database cannot: one row that is no JSON fails them, and
+        the choice of columns too."""
         values |= {"space": self._space, "first": prefix}
         keys = ""
         if prefix:
             keys = "AND key < :end "
             values["end"] = after_prefix(prefix)
+        by_database = columns
         while limit is None or limit > 0:
-            size = PAGE if limit is None else min(PAGE, limit)
+            most = PAGE if by_database is None else PROJECTED_PAGE
+            size = most if limit is None else min(most, limit)
+            query = {**values, "after": after, "size": size}
             try:
-                query = {**values, "after": after, "size": size}
-                page = self._database.read("page", query, keys + clauses)
+                page = self._database.page(query, keys + clauses, by_database)
             except OddDocument:
-                if not clauses:
+                if not clauses and by_database is None:
                     raise self._out_of_order() from None
-                clauses = ""
+                clauses, by_database = "", None
                 continue
-            records = filter(is_wanted, self._place.readable(page, _record))
+            records: Iterator[Record]
+            if by_database is None:
+                whole = filter(is_wanted, self._place.readable(page, _record))
+                records = (projected(record, columns) for record in whole)
+            else:  # the clauses have been applied
+                decode = functools.partial(_projected_record, by_database)
+                records = self._place.readable(page, decode)
             for record in itertools.islice(records, limit):
                 limit = None if limit is None else limit - 1
                 yield record
@@ -337,10 +363,10 @@ class SqlTable(Table):
         rows = self._database.read("highest_row", {})
         return bool(rows) and MOST * count > (rows[0][0] or 0)
 
-    def _read_all(self, keys: Sequence[str]) -> list[Record]:
+    def _read_all(self, keys: Sequence[str]) -> Iterable[Record]:
         if len(keys) > MANY:
             changed_keys = set(keys)
-            return [record for record in self.query() if record.key in changed_keys]
+            return (record for record in self.query() if record.key in changed_keys)
         records: list[Record] = []
         for start in range(0, len(keys), FEW):
             batch = self._database.array(keys[start : start + FEW])
@@ -384,6 +410,16 @@ def _encoded(record: Record) -> EncodedRow:
 def _record(row: tuple[Any, ...]) -> Record:
     key, version, data = row
     return checked_record(key, version, values_of_json(key, data))
+
+
+def _projected_record(columns: Sequence[str], row: tuple[Any, ...]) -> Record:
+    """`Database.projection` gives an object of these columns, or a list with null for none."""
+    key, _, data = row
+    document = parsed(key, data)
+    if type(document) is list:
+        pairs = zip(columns, document, strict=False)
+        document = {name: value for name, value in pairs if value is not None}
+    return checked_record(key, READ_IN_PART, plain_values(key, document, data))
 
 
 def _same(record: Record) -> Record | None:
@@ -480,13 +516,32 @@ class Database(ABC):
         """An expression for a column of the document as text; `name` is an identifier."""
 
     @abstractmethod
+    def projection(self, columns: Sequence[str]) -> str:
+        """An expression for these columns of the document: a JSON object, or a JSON array in their
+        order. The document is parsed once for all of them."""
+
+    @abstractmethod
     def array(self, values: Sequence[str]) -> object:
         """Several texts as one parameter."""
 
-    def read(self, query: str, values: Mapping[str, object], clauses: str = "") -> Rows:
+    def page(
+        self, values: Mapping[str, object], clauses: str, columns: Sequence[str] | None
+    ) -> Rows:
+        """The next rows of a space, with these columns or whole."""
+        document = "data" if columns is None else self.projection(columns)
+        return self.read("page", values, clauses, document)
+
+    def read(
+        self,
+        query: str,
+        values: Mapping[str, object],
+        clauses: str = "",
+        document: str = "data",
+    ) -> Rows:
         text = self.text(query)
         if "{clauses}" in text:
             text = text.replace("{clauses}", _in_dialect(clauses, self.parameter))
+            text = text.replace("{document}", document)
         try:
             return self.run(lambda connection: connection.execute(text, values).fetchall())
         except NoSchema:
@@ -692,15 +747,21 @@ class SqliteDatabase(Database):
             connection.text_factory = _any_text
         return connection
 
-    def read(self, query: str, values: Mapping[str, object], clauses: str = "") -> Rows:
+    def read(
+        self,
+        query: str,
+        values: Mapping[str, object],
+        clauses: str = "",
+        document: str = "data",
+    ) -> Rows:
         if not self._is_there():
             return []
         try:
-            return super().read(query, values, clauses)
+            return super().read(query, values, clauses, document)
         except OddText:
             self._takes_any_text = True
             self.pool.close()
-            return super().read(query, values, clauses)
+            return super().read(query, values, clauses, document)
 
     def run_with_schema(self, action: Action[Result]) -> Result:
         try:
@@ -751,6 +812,12 @@ class SqliteDatabase(Database):
 
     def column(self, name: str) -> str:
         return f"json_extract(data, '$.{name}')"
+
+    def projection(self, columns: Sequence[str]) -> str:
+        """With one path, json_extract gives the value itself and not an array."""
+        names = list(columns) or ["name"]
+        paths = [f"'$.{name}'" for name in (names if len(names) > 1 else names * 2)]
+        return f"json_extract(data, {', '.join(paths)})"
 
     def array(self, values: Sequence[str]) -> str:
         return json.dumps(values)

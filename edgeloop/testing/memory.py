@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from edgeloop.errors import RowChanged, RowExists
 from edgeloop.store import Blobs, Changes, Condition, Record, Store, Table, Values
-from edgeloop.store.base import check_values, merged
+from edgeloop.store.base import check_values, merged, projected
 
 
 class MemoryTable(Table):
@@ -45,10 +45,12 @@ class MemoryTable(Table):
         after: str = "",
         where: Sequence[Condition] = (),
         limit: int | None = None,
+        columns: Sequence[str] | None = None,
     ) -> Iterator[Record]:
         keys = sorted(key for key in self._rows if key.startswith(prefix) and key > after)
         rows = (self._rows[key] for key in keys if key in self._rows)
-        return itertools.islice((row for row in rows if _meets(row.values, where)), limit)
+        matching = (projected(row, columns) for row in rows if _meets(row.values, where))
+        return itertools.islice(matching, limit)
 
     def _write(self, key: str, values: Values) -> Record:
         check_values(key, values)

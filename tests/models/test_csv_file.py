@@ -65,7 +65,9 @@ def test_no_text_begins_like_a_formula(text: str, column: str):
     assert not cells_of(text, column).startswith(("=", "+", "-", "@", "\t", "\r", "\n"))
 
 
-@pytest.mark.parametrize("text", ["=cmd|' /C calc'!A0", "+1", "-1", "@SUM(A1)", "\tx", "\rx"])
+@pytest.mark.parametrize(
+    "text", ["=cmd|' /C calc'!A0", "+1", "-1", "@SUM(A1)", "＝1", "\tx", "\rx"]
+)
 def test_a_formula_becomes_a_spreadsheets_text(text: str):
     assert cells_of(text) == "'" + text
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from edgeloop.errors import RowChanged, RowExists
 from edgeloop.store import Blobs, Changes, Condition, ReadRow, Record, Store, Table, Value, Values
-from edgeloop.store.base import Access, BlobInfo, Rank, check_values, merged
+from edgeloop.store.base import Access, BlobInfo, Rank, check_values, merged, projected
 
 Frozen = tuple[tuple[str, Value | None], ...]
 Row = tuple[str, int, Frozen | None]  # key, version, columns; None: deleted, its versions used up
@@ -164,8 +164,10 @@ class AskingTable(Table):
         after: str = "",
         where: Sequence[Condition] = (),
         limit: int | None = None,
+        columns: Sequence[str] | None = None,
     ) -> Iterator[Record]:
-        return iter(self._say("query", prefix, after, tuple(where), limit))
+        records = self._say("query", prefix, after, tuple(where), limit)
+        return (projected(record, columns) for record in records)
 
     def due(
         self, now: float, about: Table, prefix: str, rank: Rank, crowd: int = 1

@@ -290,8 +290,11 @@ class Feed:
     def _refresh(self) -> None:
         drift = self._table.drift(self._versions, self._mark)
         self._read_at = self._clock()
-        changed = [self._read(record) for record in drift.changed]
-        self._versions.update((record.key, record.version) for record in drift.changed)
+        changed, versions = [], {}
+        for record in drift.changed:  # one at a time: a row in full is much larger than it is here
+            changed.append(self._read(record))
+            versions[record.key] = record.version
+        self._versions.update(versions)
         for key in drift.gone:
             self._versions.pop(key, None)
         self._mark = drift.mark

@@ -30,6 +30,7 @@ from edgeloop.store import (
     Values,
     check_values,
     merged,
+    projected,
 )
 
 
@@ -120,10 +121,12 @@ class JsonTable(Table):
         after: str = "",
         where: Sequence[Condition] = (),
         limit: int | None = None,
+        columns: Sequence[str] | None = None,
     ) -> Iterator[Record]:
         rows = self._current()
         keys = sorted(key for key in rows if key.startswith(prefix) and key > after)
-        return islice((rows[key] for key in keys if _matches(rows[key].values, where)), limit)
+        matching = (rows[key] for key in keys if _matches(rows[key].values, where))
+        return (projected(row, columns) for row in islice(matching, limit))
 
     def _current(self) -> dict[str, Record]:
         with self._lock:
