@@ -121,35 +121,155 @@ def test_long_listings_come_in_pages(azureml: AzureML, ready: Any) -> None:
 
 
 _COMMAND = {"jobType": "Command", "command": "true", "environmentId": "azureml:tools:1"}
+_UUID = "0a1b2c3d-0000-4000-8000-000000000001"
 
 
-def _reading(uri: str, mode: str) -> dict[str, Any]:
+def _reading(uri: str, mode: str = "ReadOnlyMount") -> dict[str, Any]:
     data = {"jobInputType": "uri_folder", "uri": uri, "mode": mode}
     return {**_COMMAND, "inputs": {"faces": data}}
 
 
+def _stepping(**step: Any) -> dict[str, Any]:
+    one = {"type": "command", "componentId": "azureml:train:1", **step}
+    return {"jobType": "Pipeline", "jobs": {"train": one}}
+
+
+def _spec(**more: Any) -> dict[str, Any]:
+    spec = {"type": "command", "command": "true", "environment": "azureml:tools:1", **more}
+    return {"componentSpec": spec}
+
+
+def _routed(**route: Any) -> dict[str, Any]:
+    return {"image": "tools:1", "inferenceConfig": {"livenessRoute": route}}
+
+
+def _cluster_body(**properties: Any) -> dict[str, Any]:
+    return {"computeType": "AmlCompute", "properties": {"vmSize": "STANDARD_DS3_V2", **properties}}
+
+
+def _stored(kind: str = "AzureFile", **more: Any) -> dict[str, Any]:
+    place = {"accountName": "lab", "fileShareName": "faces", **more}
+    return {"datastoreType": kind, "credentials": {"credentialsType": "None"}, **place}
+
+
+def _signed(kind: str, **more: Any) -> dict[str, Any]:
+    ids = {"clientId": _UUID, "tenantId": _UUID, "thumbprint": "ab12", **more}
+    own = {"credentialsType": kind, "secrets": {"secretsType": kind}, **ids}
+    return _stored(credentials={name: value for name, value in own.items() if value is not None})
+
+
+_REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("jobs", {"jobType": "Command", "environmentId": "azureml:tools:1"}, "command is required"),
+    ("jobs", {"jobType": "Command", "comand": "x"}, "comand is no field"),
+    ("jobs", {**_COMMAND, "command": 3}, "command must be a string"),
+    ("jobs", {**_COMMAND, "command": "-- !"}, "command must match the pattern [a-zA-Z0-9_]"),
+    ("jobs", {"jobType": "Command", "command": "true"}, "environmentId is required"),
+    ("jobs", {**_COMMAND, "environmentId": "tools:1"}, "environmentId must be a resource id"),
+    ("jobs", {"jobType": "Magic"}, "jobType must be one of"),
+    ("jobs", {**_COMMAND, "resources": {"dockerArgs": "-v /mnt:/mnt"}}, "a single argument"),
+    ("jobs", {**_COMMAND, "resources": {"shmSize": "large"}}, "shmSize must match the pattern"),
+    ("jobs", {**_COMMAND, "resources": {"maxInstanceCount": 2}}, "maxInstanceCount is no field"),
+    ("jobs", {**_COMMAND, "distribution": {"distributionType": "Ray"}}, "distributionType must be"),
+    ("jobs", {**_COMMAND, "identity": {"identityType": "Me"}}, "identityType must be one of"),
+    (
+        "jobs",
+        {**_COMMAND, "identity": {"identityType": "Managed", "clientId": "mine"}},
+        "clientId must be a UUID",
+    ),
+    ("jobs", {**_COMMAND, "queueSettings": {"jobTier": "Gold"}}, "jobTier must be one of"),
+    ("jobs", {**_COMMAND, "limits": {"timeout": "PT1H"}}, "jobLimitsType is required"),
+    (
+        "jobs",
+        {**_COMMAND, "notificationSetting": {"emailOn": ["JobBegan"]}},
+        "emailOn[0] must be one of",
+    ),
+    ("jobs", {**_COMMAND, "services": {"ssh": {"port": "22"}}}, "port must be an integer"),
+    ("jobs", {**_COMMAND, "services": {"ssh": {"nodes": {}}}}, "nodesValueType must be one of"),
+    ("jobs", _reading("s3://bucket/faces"), "must be a URI of data"),
+    ("jobs", _reading(""), "must be a URI of data"),
+    ("jobs", _reading("azureml://datastores/lab/paths/faces", "Mount"), "mode must be one of"),
+    (
+        "jobs",
+        {**_COMMAND, "inputs": {"rate": {"jobInputType": "literal", "value": "-"}}},
+        "value must match the pattern",
+    ),
+    (
+        "jobs",
+        {**_COMMAND, "outputs": {"net": {"jobOutputType": "uri_folder", "mode": "Mount"}}},
+        "mode must be one of ReadWriteMount, Upload, Direct",
+    ),
+    ("jobs", {"jobType": "Pipeline"}, "jobs is required"),
+    ("jobs", _stepping(componentId=None), "train.componentId is required"),
+    ("jobs", _stepping(type="sweep"), "train.type must be one of command"),
+    ("jobs", _stepping(resources={"shm_size": "2x"}), "shm_size must match the pattern"),
+    ("jobs", _stepping(resources={"instanceCount": 2}), "instanceCount is no field"),
+    ("jobs", _stepping(distribution={"distribution_type": "Ray"}), "distribution_type must be"),
+    ("jobs", _stepping(identity={"identity_type": "Me"}), "identity_type must be one of"),
+    ("jobs", _stepping(queue_settings={"job_tier": "Gold"}), "job_tier must be one of"),
+    ("jobs", _stepping(limits={"timeout": "one hour"}), "timeout must be an ISO 8601 duration"),
+    ("components", _spec(command="!"), "command must match the pattern"),
+    ("components", _spec(environment=None), "environment is required"),
+    ("components", _spec(distribution={"type": "ray"}), "distribution.type must be one of"),
+    ("components", _spec(type="script"), "type must be one of command"),
+    ("environments", {"build": {"dockerfilePath": "Dockerfile"}}, "contextUri is required"),
+    ("environments", {"build": {"contextUri": "./"}}, "contextUri must match the pattern"),
+    ("environments", {"image": "tools:1", "osType": "macOS"}, "osType must be one of"),
+    ("environments", {"image": "tools:1", "autoRebuild": "Daily"}, "autoRebuild must be one of"),
+    ("environments", _routed(path="/"), "path must match the pattern"),
+    ("environments", _routed(path="/live"), "port is required"),
+    ("data", {"dataType": "uri_folder"}, "dataUri is required"),
+    ("data", {"dataType": "folder", "dataUri": "azureml://a"}, "dataType must be one of"),
+    ("data", {"dataType": "uri_folder", "dataUri": "./"}, "dataUri must be a URI of data"),
+    ("datastores", _stored(accountName="-"), "accountName must match the pattern"),
+    ("datastores", _stored(fileShareName=None), "fileShareName is required"),
+    ("datastores", _stored("AzureDataLakeGen2", fileShareName=None), "filesystem is required"),
+    ("datastores", _stored("Ftp"), "datastoreType must be one of"),
+    ("datastores", _stored(protocol="ftp"), "protocol must be one of"),
+    ("datastores", _stored(credentials={"credentialsType": "Password"}), "credentialsType must be"),
+    ("datastores", _signed("Certificate", thumbprint="::"), "thumbprint must match the pattern"),
+    ("datastores", _signed("Certificate", tenantId=None), "tenantId is required"),
+    ("datastores", _signed("ServicePrincipal", clientId=None), "clientId is required"),
+    ("computes", _cluster_body(scaleSettings={"minNodeCount": 0}), "maxNodeCount is required"),
+    ("computes", _cluster_body(subnet={}), "subnet.id is required"),
+    ("computes", _cluster_body(virtualMachineImage={}), "virtualMachineImage.id is required"),
+    (
+        "computes",
+        _cluster_body(userAccountCredentials={"adminUserPassword": "x"}),
+        "adminUserName is required",
+    ),
+    ("computes", _cluster_body(vmPriority="Spot"), "vmPriority must be one of"),
+]
+
+
+@pytest.mark.parametrize(("kind", "properties", "complaint"), _REFUSED)
+def test_a_body_that_the_rest_api_would_not_know_is_refused(
+    azureml: AzureML, kind: str, properties: dict[str, Any], complaint: str
+) -> None:
+    _refused(azureml, kind, {"properties": properties}, complaint)
+
+
 @pytest.mark.parametrize(
-    ("properties", "complaint"),
+    ("more", "complaint"),
     [
-        ({"jobType": "Command", "environmentId": "azureml:tools:1"}, "command is required"),
-        ({"jobType": "Command", "comand": "x"}, "comand is no field"),
-        ({"jobType": "Command", "command": 3}, "command must be a string"),
-        ({"jobType": "Magic"}, "jobType must be one of"),
-        (
-            {**_COMMAND, "resources": {"dockerArgs": "-v /mnt:/mnt"}},
-            "dockerArgs must be a single argument",
-        ),
-        (_reading("s3://bucket/faces", "ReadOnlyMount"), "must be a URI of data"),
-        (_reading("azureml://datastores/lab/paths/faces", "Mount"), "mode must be one of"),
+        ({"identity": {"userAssignedIdentities": {}}}, "identity.type is required"),
+        ({"identity": {"type": "Mine"}}, "identity.type must be one of"),
+        ({"sku": {"tier": "Free"}}, "sku.name is required"),
+        ({"sku": {"name": "S1", "tier": "Gold"}}, "tier must be one of Free, Basic, Standard"),
     ],
 )
-def test_a_body_that_the_rest_api_would_not_know_is_refused(
-    azureml: AzureML, properties: dict[str, Any], complaint: str
+def test_what_belongs_to_a_compute_beside_its_properties_is_checked(
+    azureml: AzureML, more: dict[str, Any], complaint: str
 ) -> None:
-    where = azureml.scope.id_of("jobs", "mine")
-    status, body = _arm(azureml, "PUT", where, {"properties": properties})
-    assert status == 400
-    assert complaint in body["error"]["message"]
+    _refused(azureml, "computes", {"properties": _cluster_body(), **more}, complaint)
+
+
+def _refused(azureml: AzureML, kind: str, body: dict[str, Any], complaint: str) -> None:
+    where = azureml.scope.id_of(kind, "mine")
+    if kind in ("components", "environments", "data"):
+        where += "/versions/1"
+    status, answer = _arm(azureml, "PUT", where, body)
+    assert (status, answer["error"]["code"]) == (400, "InvalidRequestContent")
+    assert complaint in answer["error"]["message"]
     assert any(complaint in line for line in azureml.complaints)
     azureml.complaints.clear()
 

@@ -1,8 +1,9 @@
-"""What the published REST API asks of a body: which fields, of what type, which are a must.
+"""What the published REST API asks of a body: fields, types, patterns, enums, and what is required.
 
-Written by hand after the models that the SDK carries, which are generated from the published
-specification, and the REST reference for what a job must have. A field that is not named here is
-refused, since a service may ignore a misspelt one in silence.
+Written by hand after the specification of api-version 2025-12-01, whose models the SDK carries.
+They have lost the patterns, which are those of the JavaScript client generated from the same
+definitions (`@azure/arm-machinelearning` 2.1.1). A field that is not named here is refused, since
+a service may ignore a misspelt one in silence.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ def span(value: Any, at: str) -> list[str]:
 
 
 def resource_id(value: Any, at: str) -> list[str]:
+    """Stricter than the published pattern, which asks for one letter, digit or underscore."""
     fine = isinstance(value, str) and value.startswith(
         ("/subscriptions/", "azureml:", "azureml://")
     )
@@ -58,7 +60,8 @@ def resource_id(value: Any, at: str) -> list[str]:
 
 
 def data_uri(value: Any, at: str) -> list[str]:
-    """What the documentation lists for inputs and outputs: assets, datastores and Azure storage."""
+    """What the documentation lists for inputs and outputs: assets, datastores and Azure storage.
+    Stricter than the published pattern, as with `resource_id`."""
     known = ("azureml:", "/subscriptions/", "https://", "http://", "wasbs://", "abfss://", "adl://")
     fine = isinstance(value, str) and value.startswith(known)
     return [] if fine else [f"{at} must be a URI of data that the service knows, not {value!r}"]
@@ -68,10 +71,19 @@ def matching(pattern: str) -> Check:
     """A string that the published pattern allows; a pattern without anchors may match anywhere."""
 
     def check(value: Any, at: str) -> list[str]:
-        fine = isinstance(value, str) and re.search(pattern, value)
-        return [] if fine else [f"{at} must match the pattern {pattern}: {value!r}"]
+        wrong = text(value, at)
+        if wrong or re.search(pattern, value):
+            return wrong
+        return [f"{at} must match the pattern {pattern}: {value!r}"]
 
     return check
+
+
+def uuid_text(value: Any, at: str) -> list[str]:
+    fine = isinstance(value, str) and re.fullmatch(
+        r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", value
+    )
+    return [] if fine else [f"{at} must be a UUID, not {value!r}"]
 
 
 def docker_argument(value: Any, at: str) -> list[str]:
@@ -162,6 +174,8 @@ class Checker:
         return body
 
 
+_WORD = matching("[a-zA-Z0-9_]")
+"""Without anchors, as published: any string with a letter, a digit or an underscore in it."""
 _INPUT_MODES = one_of("ReadOnlyMount", "ReadWriteMount", "Download", "Direct", "EvalMount",
                       "EvalDownload")  # fmt: skip
 _OUTPUT_MODES = one_of("ReadWriteMount", "Upload", "Direct")
@@ -171,22 +185,21 @@ _ASSET_INPUT = record(
         "uri": Must(data_uri),
         "mode": _INPUT_MODES,
         "description": text,
-        "pathOnCompute": text,
     }
 )
+_DATA_TYPES = ("uri_file", "uri_folder", "mltable")
+_PLACE_TYPES = (*_DATA_TYPES, "custom_model", "mlflow_model", "triton_model")
 _INPUT = by(
     "jobInputType",
     {
-        "literal": record({"jobInputType": Must(text), "value": Must(text), "description": text}),
-        **dict.fromkeys(
-            ("uri_file", "uri_folder", "mltable", "custom_model", "mlflow_model"), _ASSET_INPUT
-        ),
+        "literal": record({"jobInputType": Must(text), "value": Must(_WORD), "description": text}),
+        **dict.fromkeys(_PLACE_TYPES, _ASSET_INPUT),
     },
 )
 _OUTPUT = by(
     "jobOutputType",
     dict.fromkeys(
-        ("uri_file", "uri_folder", "mltable", "custom_model", "mlflow_model"),
+        _PLACE_TYPES,
         record(
             {
                 "jobOutputType": Must(text),
@@ -194,13 +207,11 @@ _OUTPUT = by(
                 "mode": _OUTPUT_MODES,
                 "description": text,
                 "assetName": text,
-                "assetVersion": text,
-                "autoDeleteSetting": anything,
-                "pathOnCompute": text,
             }
         ),
     ),
 )
+_TIERS = one_of("Spot", "Basic", "Standard", "Premium", "Null")
 SHM_SIZE = r"\d+[bBkKmMgG]"
 _RUN_AS = by(
     "identityType",
@@ -208,7 +219,12 @@ _RUN_AS = by(
         "AMLToken": record({"identityType": Must(text)}),
         "UserIdentity": record({"identityType": Must(text)}),
         "Managed": record(
-            {"identityType": Must(text), "clientId": text, "objectId": text, "resourceId": text}
+            {
+                "identityType": Must(text),
+                "clientId": uuid_text,
+                "objectId": uuid_text,
+                "resourceId": text,
+            }
         ),
     },
 )
@@ -228,12 +244,33 @@ _RESOURCES = record(
     {
         "instanceCount": whole,
         "instanceType": text,
-        "locations": each(text),
-        "maxInstanceCount": whole,
         "properties": many(anything),
         "dockerArgs": docker_argument,
         "dockerArgsList": each(text),
         "shmSize": matching(SHM_SIZE),
+    }
+)
+_SERVICE = record(
+    {
+        "endpoint": text,
+        "jobServiceType": text,
+        "nodes": by("nodesValueType", {"All": record({"nodesValueType": Must(text)})}),
+        "port": whole,
+        "properties": many(text),
+        "errorMessage": anything,
+        "status": anything,
+    }
+)
+_NOTIFICATION = record(
+    {
+        "emailOn": each(one_of("JobCompleted", "JobFailed", "JobCancelled")),
+        "emails": each(text),
+        "webhooks": many(
+            by(
+                "webhookType",
+                {"AzureDevOps": record({"webhookType": Must(text), "eventType": text})},
+            )
+        ),
     }
 )
 _ANY: dict[str, Check | Must] = {
@@ -245,12 +282,11 @@ _ANY: dict[str, Check | Must] = {
     "componentId": text,
     "identity": _RUN_AS,
     "isArchived": yes_no,
-    "notificationSetting": anything,
+    "notificationSetting": _NOTIFICATION,
     "properties": many(text),
-    "services": many(anything),
+    "services": many(_SERVICE),
     "tags": many(text),
     "status": anything,
-    "secretsConfiguration": anything,
     "inputs": many(_INPUT),
     "outputs": many(_OUTPUT),
 }
@@ -268,6 +304,39 @@ def _step_place(modes: Check) -> Check:
     return lambda value, at: data(value, at) if isinstance(value, dict) and "uri" in value else []
 
 
+_SPEC_RESOURCES = record(
+    {
+        "instance_count": whole,
+        "instance_type": text,
+        "properties": anything,
+        "docker_args": docker_arguments,
+        "shm_size": matching(SHM_SIZE),
+    }
+)
+
+
+def _spec_distribution(discriminator: str, pytorch: str, mpi: str, tensorflow: str) -> Check:
+    processes = record({discriminator: Must(text), "process_count_per_instance": whole})
+    servers = record(
+        {discriminator: Must(text), "parameter_server_count": whole, "worker_count": whole}
+    )
+    return by(discriminator, {pytorch: processes, mpi: processes, tensorflow: servers})
+
+
+_STEP_IDENTITY = by(
+    "identity_type",
+    {
+        **dict.fromkeys(("AMLToken", "UserIdentity"), record({"identity_type": Must(text)})),
+        "Managed": record(
+            {
+                "identity_type": Must(text),
+                "client_id": uuid_text,
+                "object_id": uuid_text,
+                "resource_id": text,
+            }
+        ),
+    },
+)
 # The service takes steps as they are; these are the names that the SDK gives them.
 _STEP = record(
     {
@@ -278,11 +347,10 @@ _STEP = record(
         "computeId": resource_id,
         "environment_variables": many(text),
         "limits": record({"timeout": span, "job_limits_type": one_of("Command")}),
-        "resources": anything,
-        "distribution": anything,
-        "queue_settings": anything,
-        "identity": anything,
-        "services": anything,
+        "resources": _SPEC_RESOURCES,
+        "distribution": _spec_distribution("distribution_type", "PyTorch", "Mpi", "TensorFlow"),
+        "queue_settings": record({"job_tier": _TIERS}),
+        "identity": _STEP_IDENTITY,
         "tags": many(text),
         "properties": many(text),
         **dict.fromkeys(("name", "display_name", "description", "comment", "_source"), text),
@@ -294,20 +362,14 @@ JOB = by(
         "Command": record(
             {
                 **_ANY,
-                "command": Must(text),
+                "command": Must(_WORD),
                 "environmentId": Must(resource_id),
                 "codeId": resource_id,
                 "environmentVariables": many(text),
                 "distribution": _DISTRIBUTION,
                 "limits": record({"jobLimitsType": Must(one_of("Command")), "timeout": span}),
-                "queueSettings": record(
-                    {
-                        "jobTier": one_of("Spot", "Basic", "Standard", "Premium", "Null"),
-                        "priority": whole,
-                    }
-                ),
+                "queueSettings": record({"jobTier": _TIERS}),
                 "resources": _RESOURCES,
-                "autologgerSettings": anything,
                 "parameters": anything,
             }
         ),
@@ -332,14 +394,19 @@ def _body(properties: Check) -> Check:
     return record({"properties": Must(properties), "systemData": anything, **_RESERVED})
 
 
+_ROUTE = record({"path": Must(_WORD), "port": Must(whole)})
 _ENVIRONMENT = record(
     {
         **_ASSET,
         "autoRebuild": one_of("Disabled", "OnBaseImageUpdate"),
-        "build": record({"contextUri": Must(text), "dockerfilePath": text}),
+        "build": record({"contextUri": Must(_WORD), "dockerfilePath": text}),
         "condaFile": text,
         "image": text,
-        "inferenceConfig": anything,
+        "inferenceConfig": record(
+            dict.fromkeys(
+                ("livenessRoute", "readinessRoute", "scoringRoute", "startupRoute"), _ROUTE
+            )
+        ),
         "osType": one_of("Linux", "Windows"),
         "environmentType": anything,
         "stage": text,
@@ -349,35 +416,24 @@ _CODE = record({**_ASSET, "codeUri": text})
 _DATA = record(
     {
         **_ASSET,
-        "dataType": Must(one_of("uri_file", "uri_folder", "mltable")),
-        "dataUri": Must(text),
+        "dataType": Must(one_of(*_DATA_TYPES)),
+        "dataUri": Must(data_uri),
         "referencedUris": each(text),
         "autoDeleteSetting": anything,
     }
 )
 _MODEL = record({**_ASSET, "modelType": text, "modelUri": text, "jobName": text, "stage": text,
-                 "flavors": anything})  # fmt: skip
-_SPEC_RESOURCES = record(
-    {
-        "instance_count": whole,
-        "instance_type": text,
-        "locations": each(text),
-        "max_instance_count": whole,
-        "properties": anything,
-        "docker_args": docker_arguments,
-        "shm_size": matching(SHM_SIZE),
-    }
-)
+                 "flavors": many(record({"data": many(text)}))})  # fmt: skip
 _SPEC = record(
     {
-        "command": Must(text),
+        "command": Must(_WORD),
         "environment": Must(resource_id),
         "code": resource_id,
         "type": Must(one_of("command")),
         "inputs": many(anything),
         "outputs": many(anything),
         "is_deterministic": yes_no,
-        "distribution": anything,
+        "distribution": _spec_distribution("type", "pytorch", "mpi", "tensorflow"),
         "resources": _SPEC_RESOURCES,
         **dict.fromkeys(("name", "version", "display_name", "description", "$schema"), text),
         "tags": many(text),
@@ -387,42 +443,60 @@ _SPEC = record(
 )
 _COMPONENT = record({**_ASSET, "componentSpec": Must(_SPEC), "stage": text})
 
+
+def _credentials(kind: str, secret: str, **more: Check | Must) -> Check:
+    secrets = record({"secretsType": Must(one_of(kind)), secret: text})
+    return record({"credentialsType": Must(text), "secrets": Must(secrets), **more})
+
+
+_PRINCIPAL: dict[str, Check | Must] = {
+    "clientId": Must(uuid_text),
+    "tenantId": Must(uuid_text),
+    "authorityUrl": text,
+    "resourceUrl": text,
+}
 _CREDENTIALS = by(
     "credentialsType",
     {
         "None": record({"credentialsType": Must(text)}),
-        "AccountKey": record(
-            {
-                "credentialsType": Must(text),
-                "secrets": Must(record({"secretsType": Must(one_of("AccountKey")), "key": text})),
-            }
-        ),
-        "Sas": record(
-            {
-                "credentialsType": Must(text),
-                "secrets": Must(record({"secretsType": Must(one_of("Sas")), "sasToken": text})),
-            }
+        "AccountKey": _credentials("AccountKey", "key"),
+        "Sas": _credentials("Sas", "sasToken"),
+        "ServicePrincipal": _credentials("ServicePrincipal", "clientSecret", **_PRINCIPAL),
+        "Certificate": _credentials(
+            "Certificate", "certificate", thumbprint=Must(_WORD), **_PRINCIPAL
         ),
     },
 )
-_BLOB_DATASTORE = record(
+
+
+def _datastore(**place: Check | Must) -> Check:
+    return record(
+        {
+            "datastoreType": Must(text),
+            "credentials": Must(_CREDENTIALS),
+            "endpoint": text,
+            "protocol": one_of("https", "http"),
+            "resourceGroup": text,
+            "subscriptionId": text,
+            "serviceDataAccessAuthIdentity": one_of(
+                "None", "WorkspaceSystemAssignedIdentity", "WorkspaceUserAssignedIdentity"
+            ),
+            "description": text,
+            "tags": many(text),
+            "properties": many(text),
+            "isDefault": yes_no,
+            **place,
+        }
+    )
+
+
+_DATASTORE = by(
+    "datastoreType",
     {
-        "datastoreType": Must(text),
-        "credentials": Must(_CREDENTIALS),
-        "accountName": text,
-        "containerName": text,
-        "endpoint": text,
-        "protocol": one_of("https", "http"),
-        "resourceGroup": text,
-        "subscriptionId": text,
-        "serviceDataAccessAuthIdentity": one_of(
-            "None", "WorkspaceSystemAssignedIdentity", "WorkspaceUserAssignedIdentity"
-        ),
-        "description": text,
-        "tags": many(text),
-        "properties": many(text),
-        "isDefault": yes_no,
-    }
+        "AzureBlob": _datastore(accountName=text, containerName=text),
+        "AzureFile": _datastore(accountName=Must(_WORD), fileShareName=Must(_WORD)),
+        "AzureDataLakeGen2": _datastore(accountName=Must(_WORD), filesystem=Must(_WORD)),
+    },
 )
 
 _SCALE = record(
@@ -438,8 +512,14 @@ _CLUSTER = record(
         "remoteLoginPortPublicAccess": one_of("Enabled", "Disabled", "NotSpecified"),
         "enableNodePublicIp": yes_no,
         "isolatedNetwork": yes_no,
-        "userAccountCredentials": anything,
-        "virtualMachineImage": anything,
+        "userAccountCredentials": record(
+            {
+                "adminUserName": Must(text),
+                "adminUserPassword": text,
+                "adminUserSshPublicKey": text,
+            }
+        ),
+        "virtualMachineImage": record({"id": Must(text)}),
         "propertyBag": anything,
     }
 )
@@ -457,6 +537,15 @@ _COMPUTE = by(
             }
         )
     },
+)
+_SKU = record(
+    {
+        "name": Must(text),
+        "tier": one_of("Free", "Basic", "Standard", "Premium"),
+        "size": text,
+        "family": text,
+        "capacity": whole,
+    }
 )
 _IDENTITY_TYPES = ("None", "SystemAssigned", "UserAssigned", "SystemAssigned,UserAssigned")
 _IDENTITY = record(
@@ -481,13 +570,13 @@ SHAPES: dict[str, Check] = {
     "data": _body(_DATA),
     "models": _body(_MODEL),
     "components": _body(_COMPONENT),
-    "datastores": _body(by("datastoreType", {"AzureBlob": _BLOB_DATASTORE})),
+    "datastores": _body(_DATASTORE),
     "computes": record(
         {
             "location": text,
             "properties": Must(_COMPUTE),
             "identity": _IDENTITY,
-            "sku": anything,
+            "sku": _SKU,
             "tags": many(text),
             **_RESERVED,
         }
