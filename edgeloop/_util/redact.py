@@ -10,11 +10,14 @@ starts only where a previous attempt cannot have been, or looks at a bounded num
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import re
 from bisect import bisect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from urllib.parse import quote, quote_plus
 
 # Of a part of a text: how much before and after it decides whether it holds a secret.
 CONTEXT = 4_200
@@ -306,3 +309,141 @@ def holds_private_key(content: bytes) -> bool:
                 return True
         at = content.find(b"PRIVATE KEY", at + 1)
     return False
+
+
+# Secrets whose values are known, such as those of a job's variables: masked exactly, whatever they
+# look like.
+
+
+SHORTEST_MASKED = 4  # characters: shorter values are parts of ordinary words
+_SHORTEST_EMBEDDED = 8  # of a password in an address, say
+_SHORTEST_ENCODED = 6
+_LONGEST_PATTERN = 1024  # longer values are several, one after another
+
+
+class KnownSecrets:
+    """Masks values wherever they appear: as they are, each line of several by itself, and in
+    base64, in URLs, in JSON and as Python shows texts."""
+
+    def __init__(self, values: Iterable[str] = ()) -> None:
+        self._patterns = _patterns(tuple(values))
+        self._longest = max(map(len, self._patterns), default=0)
+
+    def mask(self, text: str) -> str:
+        """The text with `***` in place of each value."""
+        content = text.encode(errors="surrogateescape")
+        masked = MaskedStream().feed(content, self, is_over=True)
+        return text if masked == content else masked.decode(errors="replace")
+
+    def mask_all(self, values: Mapping[str, object]) -> dict[str, object]:
+        """The same for all texts in an object of JSON."""
+        return {self.mask(name): self._masked(value) for name, value in values.items()}
+
+    def _masked(self, value: object) -> object:
+        if isinstance(value, str):
+            return self.mask(value)
+        if isinstance(value, list):
+            return [self._masked(item) for item in value]
+        return self.mask_all(value) if isinstance(value, dict) else value
+
+    def spans(self, content: bytes) -> list[tuple[int, int]]:
+        """Where values are, in order; some may overlap."""
+        found = []
+        for pattern in self._patterns:
+            at = content.find(pattern)
+            while at >= 0:
+                found.append((at, at + len(pattern)))
+                at = content.find(pattern, at + 1)
+        return sorted(found)
+
+    def unfinished(self, content: bytes) -> int:
+        """Length of the end that is the beginning of a value. No pattern has a line break."""
+        last_line = content[content.rfind(b"\n") + 1 :]
+        end = last_line[-(self._longest - 1) :] if self._longest > 1 else b""
+        start = len(end)
+        for pattern in self._patterns:
+            at = end.find(pattern[:1], 0, start)
+            while at >= 0:
+                rest = end[at:]
+                if len(rest) < len(pattern) and pattern.startswith(rest):
+                    start = at
+                    break
+                at = end.find(pattern[:1], at + 1, start)
+        return len(end) - start
+
+
+class MaskedStream:
+    """Bytes that arrive in parts, without the values. What may be the beginning of a value is held
+    back until more arrives, so one that is split between two parts is found as well."""
+
+    def __init__(self) -> None:
+        self._held = b""
+        self._covered = 0  # of what is held, bytes that belong to a value which began before it
+        self._after_mask = False
+
+    def feed(self, part: bytes, secrets: KnownSecrets, is_over: bool = False) -> bytes:
+        """What can be shown; with `is_over` nothing is held back."""
+        content = self._held + part
+        end = len(content) - (0 if is_over else secrets.unfinished(content))
+        shown: list[bytes] = []
+        at, after_mask = self._covered, self._after_mask
+        for first, last in secrets.spans(content):
+            if first >= end or last <= at:
+                continue
+            if first > at or not after_mask:
+                shown += [content[at : max(first, at)], _MASK.encode()]
+            at, after_mask = last, True
+        if at < end:
+            shown.append(content[at:end])
+            after_mask = False
+        self._held = content[end:]
+        self._covered = max(0, at - end)
+        self._after_mask = after_mask
+        return b"".join(shown)
+
+
+def _patterns(values: tuple[str, ...]) -> tuple[bytes, ...]:
+    """Each at most so long, and none with a line break."""
+    forms = {form for value in values for text in _parts(value) for form in _forms(text)}
+    return tuple(sorted({piece for form in forms for piece in _pieces(form)}))
+
+
+def _parts(value: str) -> Iterator[str]:
+    """The value, and keys and passwords in it, as in an address."""
+    plain = value.strip()
+    if len(plain) >= SHORTEST_MASKED:
+        yield plain
+        for match in find_secrets(plain):
+            text = match.text(plain)
+            if len(text) >= _SHORTEST_EMBEDDED and not is_placeholder(text):
+                yield text
+
+
+def _forms(text: str) -> Iterator[bytes]:
+    for line in re.split(r"[\r\n]+", text):
+        if len(line.strip()) >= SHORTEST_MASKED:
+            yield line.strip().encode(errors="replace")
+    for escaped in (repr(text), json.dumps(text), json.dumps(text, ensure_ascii=False)):
+        yield escaped[1:-1].encode(errors="replace")
+    content = text.encode(errors="replace")
+    for in_url in (quote(content), quote(content, safe=""), quote_plus(content)):
+        yield in_url.encode()
+    yield from _in_base64(content)
+
+
+def _in_base64(content: bytes) -> Iterator[bytes]:
+    """At each of the three places in a group that it can begin at, as in `user:password`; only what
+    does not depend on the bytes before and after it."""
+    for before, dependent in ((0, 0), (1, 2), (2, 3)):
+        whole = (before + len(content)) * 8 // 6
+        encoded = base64.b64encode(b"\0" * before + content)[dependent:whole]
+        if len(encoded) >= _SHORTEST_ENCODED:
+            yield encoded
+            yield encoded.translate(bytes.maketrans(b"+/", b"-_"))
+
+
+def _pieces(form: bytes) -> Iterator[bytes]:
+    count = -(-len(form) // _LONGEST_PATTERN)
+    size = -(-len(form) // count)
+    for start in range(0, len(form), size):
+        yield form[start : start + size]

@@ -5,7 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from edgeloop._util.redact import find_secrets, is_placeholder, is_secret_variable
+from edgeloop._util.redact import (
+    SHORTEST_MASKED,
+    find_secrets,
+    is_placeholder,
+    is_secret_variable,
+)
 from edgeloop.errors import BadJob
 from edgeloop.settings import has_variable
 
@@ -75,6 +80,17 @@ def secret_values(variables: Mapping[str, str], named: Collection[str]) -> dict[
         for name, text in variables.items()
         if not _REFERENCE.fullmatch(text) and (name in named or is_secret_variable(name, text))
     }
+
+
+def secret_names(filled: Mapping[str, str], named: Collection[str]) -> tuple[str, ...]:
+    """The variables, with references filled in, whose values are masked where the job runs."""
+    return tuple(n for n, text in filled.items() if n in named or is_secret_variable(n, text))
+
+
+def too_short(filled: Mapping[str, str], named: Collection[str]) -> list[str]:
+    """Those of them whose values cannot be masked, because they are parts of ordinary words."""
+    secrets = secret_names(filled, named)
+    return [name for name in secrets if 0 < len(filled[name].strip()) < SHORTEST_MASKED]
 
 
 def without_values(

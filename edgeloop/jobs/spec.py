@@ -767,12 +767,13 @@ class JobSpec:
         "secrets",
         _SECRETS,
         (),
-        "Variables with secret values; one that is not set above is that of your environment.",
+        "Variables with secret values, which logs mask; one that is not set above is that of your "
+        "environment.",
         options=(
             JobOption(
                 "--secret",
-                "A secret variable: no record shows it. Without VALUE, that of your environment; "
-                "repeatable.",
+                "A secret variable: records leave it out, and logs mask it. Without VALUE, that of "
+                "your environment; repeatable.",
                 metavar="NAME[=VALUE]",
                 multiple=True,
             ),

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from edgeloop._util.redact import SHORTEST_MASKED
 from edgeloop._util.system import ordered_map
 from edgeloop._util.values import plural, size_text
 from edgeloop.errors import (
@@ -39,7 +40,13 @@ from edgeloop.jobs.records import (
     record_key,
     submitter,
 )
-from edgeloop.jobs.secrets import secret_argument, secret_values, without_values
+from edgeloop.jobs.secrets import (
+    secret_argument,
+    secret_names,
+    secret_values,
+    too_short,
+    without_values,
+)
 from edgeloop.jobs.snapshot import CodeSnapshot
 from edgeloop.jobs.spec import JobSpec, RemotePath, UrlParts, expand, parse_url
 from edgeloop.jobs.watch import ACCESS_S, has_no_report
@@ -155,6 +162,9 @@ class Submission:
         self.tell(f"{shared.summary} · compute {self.compute.name}")
         for place in shared.exposed:
             self.tell(f"warning: {place}, and the code is sent to the store with it")
+        for name in too_short(spec.filled_variables(), spec.secrets):
+            reason = f"has fewer than {SHORTEST_MASKED} characters, so logs and results show it"
+            self.tell(f"warning: the value of the secret {name} {reason}")
         kind = secret_argument(spec.full_command())
         if kind is not None:
             reason = f"an argument looks like a secret ({kind}), and records and lists of"
@@ -441,6 +451,7 @@ def _ticket(
     previous: str | None,
     data_root: str,
 ) -> Ticket:
+    variables = spec.filled_variables()
     return Ticket(
         id=record.id,
         name=record.name,
@@ -453,7 +464,8 @@ def _ticket(
         sources=shared.sources,
         targets=shared.targets,
         environment=spec.environment,
-        variables=spec.filled_variables(),
+        variables=variables,
+        secrets=secret_names(variables, spec.secrets),
         attempt=record.attempt,
         retries=spec.retries,
         timeout_s=spec.timeout_s,

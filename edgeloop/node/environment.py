@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgeloop._util.files import file_lock, home_folder, mark_used, wait_for_lock, write_atomic
-from edgeloop._util.redact import redact
+from edgeloop._util.redact import KnownSecrets, MaskedStream, redact
 from edgeloop._util.values import size_text
 from edgeloop.errors import BadInput, BadName, BlobMissing, Conflict
 from edgeloop.node.ticket import (
@@ -258,6 +258,7 @@ _NOTE = "keeper.json"  # the name since the first version
 _REMEMBERED = 64
 _OWN = "edgeloop:"
 _LONGEST_LINE = 300
+_READ_BYTES = 1 << 16
 _RESERVE_BYTES = 2 << 20  # room for the last lines of the log, and for the state in a folder
 _ALMOST_NOTHING_BYTES = 1 << 20
 
@@ -296,6 +297,10 @@ class Scratch:
     @property
     def log(self) -> Path:
         return self.folder / "log.txt"
+
+    @property
+    def secrets(self) -> Path:
+        return self.folder / "secrets.json"
 
     @property
     def library(self) -> Path:
@@ -371,16 +376,40 @@ class SupervisorNote:
     born: str = ""  # when that process started, by the kernel: its number may be reused
 
 
+class JobSecrets:
+    """The values of the job's secret variables, for every process that shows or stores texts of the
+    job. The supervisor writes them before it starts anything that knows them; so whoever reads such
+    a text first, and the values afterwards, masks it."""
+
+    def __init__(self, scratch: Scratch) -> None:
+        self._file = scratch.secrets
+        self._known: KnownSecrets | None = None
+
+    def write(self, values: Sequence[str]) -> None:
+        write_atomic(self._file, json.dumps(values), durable=True)
+        self._known = KnownSecrets(values)
+
+    def known(self) -> KnownSecrets:
+        if self._known is None:
+            try:
+                self._known = KnownSecrets(json.loads(self._file.read_text()))
+            except (FileNotFoundError, NotADirectoryError, PermissionError):
+                return KnownSecrets()  # nothing was started that knows any
+        return self._known
+
+
 class JobLog:
     """The log file. The wrapper's own lines begin with `edgeloop:`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, secrets: JobSecrets) -> None:
         self._path = path
+        self._secrets = secrets
         self._written: set[str] = set()
 
     def write(self, sentence: str) -> None:
         """A line for which the disk has no room is lost: it must not end the job."""
-        line = f"{_OWN} {redact(sentence)}\n".encode(errors="replace")
+        masked = redact(self._secrets.known().mask(sentence))
+        line = f"{_OWN} {masked}\n".encode(errors="replace")
         with contextlib.suppress(OSError), self._path.open("a+b", buffering=0) as file:
             size = file.tell()
             is_inside_a_line = size > 0 and os.pread(file.fileno(), 1, size - 1) != b"\n"
@@ -408,7 +437,7 @@ class JobLog:
         """The last line with words after `start` that is not the wrapper's."""
         lines = [" ".join(line.split()) for line in self.tail(start).splitlines()]
         said = [line for line in lines if len(line) > 1 and not line.startswith(_OWN)]
-        return redact(said[-1])[:_LONGEST_LINE] if said else ""
+        return redact(self._secrets.known().mask(said[-1]))[:_LONGEST_LINE] if said else ""
 
 
 class Tail:
@@ -430,11 +459,32 @@ class Tail:
         return content
 
 
+class MaskedTail:
+    """Follows the log without the values of the job's secrets."""
+
+    def __init__(self, path: Path, secrets: JobSecrets) -> None:
+        self._tail = Tail(path)
+        self._secrets = secrets
+        self._masked = MaskedStream()
+        self._ready = b""
+
+    def read(self, length: int, is_over: bool = False) -> bytes:
+        """New bytes, at most so many; `is_over` if nothing will be added that completes a value."""
+        while not self._ready:
+            content = self._tail.read(_READ_BYTES)
+            known = self._secrets.known()  # after the log, so no value in it is unknown
+            self._ready = self._masked.feed(content, known, is_over=is_over and not content)
+            if not content:
+                break
+        part, self._ready = self._ready[:length], self._ready[length:]
+        return part
+
+
 class LogCopier:
     """Stores new bytes in pieces; only the last piece is ever written again."""
 
-    def __init__(self, path: Path, blobs: Blobs, job: str) -> None:
-        self._tail = Tail(path)
+    def __init__(self, path: Path, blobs: Blobs, job: str, secrets: JobSecrets) -> None:
+        self._tail = MaskedTail(path, secrets)
         self._blobs = blobs
         self._job = job
         self._number = 0
@@ -446,10 +496,10 @@ class LogCopier:
     def bytes_sent(self) -> int:
         return self._number * LOG_PIECE + (0 if self._unsent else len(self._piece))
 
-    def copy(self) -> None:
+    def copy(self, is_over: bool = False) -> None:
         with self._copying:
             while True:
-                new = self._tail.read(LOG_PIECE - len(self._piece))
+                new = self._tail.read(LOG_PIECE - len(self._piece), is_over)
                 self._piece += new
                 self._unsent = self._unsent or bool(new)
                 if not self._unsent:

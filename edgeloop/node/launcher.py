@@ -27,7 +27,14 @@ from edgeloop.errors import EdgeloopError, LocalFileError
 from edgeloop.node import command
 from edgeloop.node.blobs import open_from_job
 from edgeloop.node.command import CANCEL, Canceled, Events, PeriodicTask, with_retries
-from edgeloop.node.environment import JobLog, NodeEnvironment, Scratch, Tail, read_order
+from edgeloop.node.environment import (
+    JobLog,
+    JobSecrets,
+    MaskedTail,
+    NodeEnvironment,
+    Scratch,
+    read_order,
+)
 from edgeloop.node.layout import JobFolders
 from edgeloop.node.outputs import (
     FAILED,
@@ -76,7 +83,7 @@ def _run(order: WrapperOrder) -> int:
         problem = LocalFileError(path=scratch.folder, reason=error.strerror)
         _report_failure(order, here, problem)
         raise problem from None
-    forwarder = LogForwarder(scratch.log)
+    forwarder = LogForwarder(scratch)
     lifeline, result = _start_supervisor(order, scratch, here)
     _forward_signals(lifeline)
     forwarder.start()
@@ -132,7 +139,8 @@ def _become_supervisor(
         code = (follow if here.rank else supervise)(order, scratch, here, lifeline)
         os.write(reports, json.dumps(code).encode())
     except Exception as error:  # noqa: BLE001 - the launcher must hear of it, whatever it is
-        JobLog(scratch.log).write(f"the wrapper itself failed: {type(error).__name__}: {error}")
+        reason = f"the wrapper itself failed: {type(error).__name__}: {error}"
+        JobLog(scratch.log, JobSecrets(scratch)).write(reason)
     finally:
         os._exit(0)
 
@@ -172,14 +180,16 @@ def _report_failure(order: WrapperOrder, here: NodeEnvironment, error: Exception
     progress = progress or JobProgress("failed", 1, here.node, now)
     reason = f"{here.node} cannot keep the job's files: {error}"
     ended = replace(progress, state="failed", reason=redact(reason), ended=now)
-    with_retries(StateWriter(blobs, order.job, ended).put, order.pace.patience_s)
+    secrets = JobSecrets(Scratch.of(here.cache, order.job, here.rank))
+    writer = StateWriter(blobs, order.job, ended, secrets)
+    with_retries(writer.put, order.pace.patience_s)
 
 
 class LogForwarder:
     """A thread that copies the log to standard output: a blocked one delays nothing else."""
 
-    def __init__(self, log: Path) -> None:
-        self._tail = Tail(log)
+    def __init__(self, scratch: Scratch) -> None:
+        self._tail = MaskedTail(scratch.log, JobSecrets(scratch))
         self._over = threading.Event()
         self._moved = time.monotonic()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -198,7 +208,7 @@ class LogForwarder:
         with contextlib.suppress(OSError):
             while True:
                 last = self._over.is_set()
-                while content := self._tail.read(_CHUNK):
+                while content := self._tail.read(_CHUNK, is_over=last):
                     while content:
                         content = content[os.write(1, content) :]
                         self._moved = time.monotonic()

@@ -22,10 +22,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from edgeloop._util.files import write_atomic
+from edgeloop._util.redact import KnownSecrets
 from edgeloop._util.retry import delays
 from edgeloop._util.system import start_time
 from edgeloop._util.values import size_text
@@ -39,7 +41,7 @@ from edgeloop.errors import (
 )
 from edgeloop.node import command
 from edgeloop.node.command import STORE_ERRORS, with_retries
-from edgeloop.node.environment import JobLog, LogCopier, Scratch
+from edgeloop.node.environment import JobLog, JobSecrets, LogCopier, Scratch
 from edgeloop.node.ticket import (
     FINAL_STATES,
     CreatedFile,
@@ -402,14 +404,21 @@ _DYING_S = 3.0  # a killed process closes its pipes before its lock is released
 
 
 class StateWriter:
-    """Holds the progress and writes it; `put` is called by one thread at a time."""
+    """Holds the progress and writes it, with secrets masked; `put` is called by one thread at a
+    time."""
 
     def __init__(
-        self, blobs: Blobs, job: str, progress: JobProgress, clock: Callable[[], float] = time.time
+        self,
+        blobs: Blobs,
+        job: str,
+        progress: JobProgress,
+        secrets: JobSecrets,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._blobs = blobs
         self._job = job
         self._progress = progress
+        self._secrets = secrets
         self._clock = clock
         self._changing = threading.Lock()
 
@@ -427,8 +436,20 @@ class StateWriter:
     def put(self) -> None:
         with self._changing:
             self._progress = replace(self._progress, heartbeat=self._clock())
-            content = self._progress.to_json()
-        self._blobs.put(state_key(self._job), content)
+            progress = self._progress
+        masked = _without_secrets(progress, self._secrets.known())
+        self._blobs.put(state_key(self._job), masked.to_json())
+
+
+def _without_secrets(progress: JobProgress, secrets: KnownSecrets) -> JobProgress:
+    """What the script or a program that it started may have written."""
+    largest = [replace(file, name=secrets.mask(file.name)) for file in progress.files.largest]
+    return replace(
+        progress,
+        reason=secrets.mask(progress.reason),
+        metrics=secrets.mask_all(progress.metrics),
+        files=replace(progress.files, largest=tuple(largest)),
+    )
 
 
 def stored_progress(blobs: Blobs, job: str) -> JobProgress | None:
@@ -549,7 +570,7 @@ class JobFinisher:
         raise AssertionError("delays never end")
 
     def _report(self, outcome: JobOutcome, complete: bool) -> bool:
-        stored = self._try(self.log_copier.copy)
+        stored = self._try(partial(self.log_copier.copy, is_over=True))
         self.state.change(
             state=outcome.state,
             exit_code=outcome.exit_code,
@@ -610,17 +631,18 @@ def recover(
             published = progress.published
             outcome = JobOutcome(progress.state, KILLED, why, progress.exit_code, published)
         scratch.log.touch()
-        log = JobLog(scratch.log)
+        secrets = JobSecrets(scratch)
+        log = JobLog(scratch.log, secrets)
         created = CreatedFiles(scratch.work, scratch.before)
         created.recall()
         JobFinisher(
             scratch=scratch,
             node=note.node,
             log=log,
-            log_copier=LogCopier(scratch.log, blobs, scratch.job),
+            log_copier=LogCopier(scratch.log, blobs, scratch.job, secrets),
             outputs=OutputCopier(scratch.outputs, created, blobs, scratch.job, log.write_once),
             created=created,
-            state=StateWriter(blobs, scratch.job, progress),
+            state=StateWriter(blobs, scratch.job, progress, secrets),
             patience_s=patience_s,
         ).finish(outcome)
     return True

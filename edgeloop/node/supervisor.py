@@ -24,6 +24,7 @@ from edgeloop.node.environment import (
     EnvironmentBuilder,
     Interpreter,
     JobLog,
+    JobSecrets,
     LogCopier,
     NodeEnvironment,
     Scratch,
@@ -83,9 +84,8 @@ def supervise(order: WrapperOrder, scratch: Scratch, here: NodeEnvironment, life
     command.adopt_orphans()
     with scratch.locked() as alone:
         if not alone:
-            JobLog(scratch.log).write(
-                "this job already runs here; this second wrapper does nothing"
-            )
+            log = JobLog(scratch.log, JobSecrets(scratch))
+            log.write("this job already runs here; this second wrapper does nothing")
             return _ALREADY_RUNNING
         return Supervisor(order, scratch, here, Events(lifeline)).run()
 
@@ -100,16 +100,17 @@ class Supervisor:
         self._scratch = scratch
         self._here = here
         self._events = events
-        self._log = JobLog(scratch.log)
+        self._secrets = JobSecrets(scratch)
+        self._log = JobLog(scratch.log, self._secrets)
         self._blobs: Blobs = open_from_job(order.access)
         self._renewal = AccessRenewal(self._blobs, order.access, scratch.job)
-        self._log_copier = LogCopier(scratch.log, self._blobs, scratch.job)
+        self._log_copier = LogCopier(scratch.log, self._blobs, scratch.job, self._secrets)
         self._created = CreatedFiles(scratch.work, scratch.before)
         self._outputs = OutputCopier(
             scratch.outputs, self._created, self._blobs, scratch.job, self._log.write_once
         )
         progress = JobProgress("preparing", 1, here.node, time.time())
-        self._state = StateWriter(self._blobs, scratch.job, progress)
+        self._state = StateWriter(self._blobs, scratch.job, progress, self._secrets)
         self._tasks = self._make_tasks()
 
     def run(self) -> int:
@@ -141,6 +142,7 @@ class Supervisor:
         ticket = Ticket.from_json(content)
         if earlier is not None:
             ticket = replace(ticket, attempt=max(ticket.attempt, earlier.attempt + 1))
+        self._secrets.write(ticket.secret_values())
         return ticket
 
     def _work(self, ticket: Ticket, earlier: JobProgress | None) -> JobOutcome:

@@ -127,6 +127,10 @@ class Ticket:
     package: str = ""  # the snapshot of Edgeloop itself, for a command that runs it
     earlier: tuple[EarlierOutputs, ...] = ()  # files of the first ones take precedence
     data_root: str = "data"  # where the project has its data, relative to the code
+    secrets: tuple[str, ...] = ()  # names of the variables whose values are masked
+
+    def secret_values(self) -> tuple[str, ...]:
+        return tuple(self.variables[name] for name in self.secrets if name in self.variables)
 
     def to_json(self) -> bytes:
         return to_json(self, indent=2)

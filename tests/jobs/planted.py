@@ -16,7 +16,7 @@ ENVIRON = {"CODE_WORD": NAMED}
 OPTIONS = ("--env", f"WANDB_API_KEY={LITERAL}", "--env", "MODE=fast", "--secret", "CODE_WORD")
 PRIVATE = ("ticket.json", "order.json")  # of a job in the store: its node reads its secrets there
 
-# Sees that it has them, and writes down all that a list of processes shows while it runs.
+# Sees that it has them, prints them, and writes down all that a list of processes shows meanwhile.
 SCRIPT = """\
 import os, pathlib
 assert os.environ["WANDB_API_KEY"].endswith("literal"), "the literal one"
@@ -30,7 +30,9 @@ for process in pathlib.Path("/proc").glob("[0-9]*"):
 asked = [b"--env", b"WANDB_API_KEY"]  # what somebody types themselves is in the list
 kept = [line for line in lines if not all(word in line for word in asked)]
 pathlib.Path("outputs/processes.txt").write_bytes(b"\\n".join(kept))
-print(len(kept), "processes")
+print(len(kept), "processes", [os.environ[name] for name in ("WANDB_API_KEY", "CODE_WORD")])
+os.write(2, os.environ["CODE_WORD"][:8].encode())
+os.write(2, os.environ["CODE_WORD"][8:].encode() + b" is masked\\n")
 """
 
 

@@ -228,7 +228,11 @@ def test_a_secret_that_is_not_on_this_machine_is_asked_for(project: Path, monkey
     told: list[str] = []
     [run] = jobs.submit(spec, [f"--token={GITHUB}"], tell=told.append)
     jobs.wait([run], timeout_s=60)
-    assert "warning: an argument looks like a secret (GitHub token)" in told[1]
+    assert told[1] == (
+        "warning: the value of the secret WANDB_API_KEY has fewer than 4 characters, so logs and "
+        "results show it"
+    )
+    assert "warning: an argument looks like a secret (GitHub token)" in told[2]
     assert GITHUB not in "".join(told) and told[0].startswith("snapshot 2 files, ")
     (project / f"runs/{run.name}/secrets.json").unlink()
     with pytest.raises(

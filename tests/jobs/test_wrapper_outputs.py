@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from edgeloop.errors import StoreUnavailable
-from edgeloop.node.environment import LogCopier
+from edgeloop.node.environment import JobSecrets, LogCopier, Scratch
 from edgeloop.node.files import FolderBlobs
 from edgeloop.node.outputs import GROWING_LIMIT_BYTES, CreatedFiles, OutputCopier
 from edgeloop.node.ticket import LOG_PIECE, Pace, log_key, outputs_folder
@@ -289,7 +289,7 @@ def test_a_log_that_could_not_be_sent_is_sent_the_next_time(tmp_path: Path):
 
     blobs, log = Moody(tmp_path / "store"), tmp_path / "log.txt"
     log.write_bytes(b"a" * (LOG_PIECE - 1))
-    copier = LogCopier(log, blobs, "j")
+    copier = LogCopier(log, blobs, "j", JobSecrets(Scratch(tmp_path)))
     with pytest.raises(StoreUnavailable):
         copier.copy()
     assert copier.bytes_sent == 0

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from edgeloop.node import command
-from edgeloop.node.environment import JobLog, LogCopier, NodeEnvironment, Scratch
+from edgeloop.node.environment import JobLog, JobSecrets, LogCopier, NodeEnvironment, Scratch
 from edgeloop.node.files import FolderBlobs
 from edgeloop.node.layout import fetch_outputs
 from edgeloop.node.outputs import CreatedFiles, latest_metrics, recover, stored_progress
@@ -59,7 +59,7 @@ def test_the_last_complete_line_has_the_latest_metrics(tmp_path: Path, text: str
 
 
 def test_the_last_line_of_a_command_is_not_one_of_the_wrapper(scratch: Scratch):
-    log = JobLog(scratch.log)
+    log = JobLog(scratch.log, JobSecrets(scratch))
     log.restore(b"ValueError: no such layer\n")
     log.write("the outputs could not be copied yet")
     assert log.last_line(0) == "ValueError: no such layer"
@@ -68,7 +68,7 @@ def test_the_last_line_of_a_command_is_not_one_of_the_wrapper(scratch: Scratch):
 def test_a_log_of_several_pieces_is_stored_whole(scratch: Scratch, blobs: FolderBlobs):
     content = b"x" * LOG_PIECE + b"the end\n"
     scratch.log.write_bytes(content)
-    copier = LogCopier(scratch.log, blobs, "job-1")
+    copier = LogCopier(scratch.log, blobs, "job-1", JobSecrets(scratch))
     copier.copy()
     assert copier.bytes_sent == len(content)
     assert blobs.read(log_key("job-1", 1)) == b"the end\n"
