@@ -79,7 +79,7 @@ def _spans(text: str) -> Iterator[tuple[int, int]]:
     for secret in find_secrets(text):
         yield secret.start, secret.end
     for match in _CREDENTIALS.finditer(text):
-        if _is_random(match["secret"]):
+        if is_random(match["secret"]):
             yield match.span("secret")
     if "://" in text and "@" in text:
         yield from _passwords(text)
@@ -88,12 +88,6 @@ def _spans(text: str) -> Iterator[tuple[int, int]]:
 def _inside(text: str, first: int, last: int) -> tuple[int, int]:
     """Without the quote that opens the value, which stays."""
     return (first + 1, last) if text[first] in "'\"" else (first, last)
-
-
-def _is_random(word: str) -> bool:
-    """Rather than a word of a sentence, such as "basic authentication"."""
-    is_word = word.islower() or word.isupper() or word.istitle()
-    return len(word) >= 24 or not is_word or any(letter.isdigit() for letter in word)
 
 
 def _passwords(text: str) -> Iterator[tuple[int, int]]:
@@ -143,6 +137,7 @@ _PLAIN_VALUE = re.compile(r"(?i)|\d{1,4}|true|false|yes|no|on|off|none|null|\*+|
 _PLACEHOLDERS = frozenset(
     {"password", "passwd", "secret", "pass", "changeme", "example", "token", "user", "key", "pw"}
 )
+_EMULATOR_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1"  # of every Azurite, as its documentation says
 _ELLIPSIS = "…".encode().decode("latin-1")  # as files are read
 
 _BEGIN = r"-----BEGIN (?:[A-Z0-9]{1,20} ){0,3}PRIVATE KEY(?: BLOCK)?-----"
@@ -178,8 +173,9 @@ KINDS = (
     SecretKind("age key", "age-secret-key-1", r"AGE-SECRET-KEY-1[A-Z0-9]{40,80}"),
     SecretKind(
         "storage account key",
-        "accountkey sharedaccesskey",
-        r"(?i)\b(?:AccountKey|SharedAccessKey)\s?=\s?(?P<secret>[A-Za-z0-9+/]{20,120}={0,2})",
+        "accountkey sharedaccesskey account_key storage_key storagekey",
+        r"(?i)(?:\b(?:AccountKey|SharedAccessKey)\s?=\s?|(?:account|storage)_?key[\"'\])]{0,3}\s{0,3}"
+        r"[:=]\s{0,3}[\"']?(?=[A-Za-z0-9+/]{86}==))(?P<secret>[A-Za-z0-9+/]{20,120}={0,2})",
     ),
     SecretKind(
         "shared access signature",
@@ -216,7 +212,20 @@ KINDS = (
     SecretKind("PyPI token", "pypi-", r"\bpypi-[A-Za-z0-9_-]{50,300}"),
     SecretKind("npm token", "npm_", r"\bnpm_[A-Za-z0-9]{36}\b"),
     SecretKind("Databricks token", "dapi", r"\bdapi[0-9a-f]{32}\b"),
-    SecretKind("API key", "sk-", r"\bsk-(?=[A-Za-z_-]{0,60}[0-9])[A-Za-z0-9_-]{20,200}"),
+    SecretKind(
+        "API key",  # and no class of a style sheet: those have words in lower case
+        "sk-",
+        r"(?<![\w-])sk-(?=[A-Za-z_-]{0,60}[0-9])"
+        r"(?:(?=[a-z0-9_-]{0,60}[A-Z])[A-Za-z0-9_-]{20,200}|[a-z0-9]{32,48}(?![\w-]))",
+    ),
+    SecretKind(
+        "API key in an assignment",
+        "api_key api-key apikey api_token api-token apitoken secret_key secretkey access_token "
+        "accesstoken auth_token authtoken wandb",
+        r"(?i)(?:(?:api|secret|access|auth)[_-]?(?:key|token)[\"'\])]{0,3}"
+        r"(?:\s{0,3}[:=,]\s{0,3}|\s{1,3})|\bwandb[. ]login[( ]\s{0,3}(?:(?:--)?[a-z]{3,10}[= ])?)"
+        r"[\"']?(?P<secret>[0-9a-f]{32,64})(?![0-9A-Za-z])",
+    ),
     SecretKind(
         "JSON web token",
         "eyj",
@@ -291,7 +300,14 @@ def _is_of_the_system(name: str, value: str) -> bool:
 
 def is_placeholder(text: str) -> bool:
     """Whether a match is only what a guide has in the place of a secret."""
-    return text.lower() in _PLACEHOLDERS or len(set(text)) < 3 or text == _ELLIPSIS
+    is_public = text.endswith(("EXAMPLE", "EXAMPLEKEY")) or text.startswith(_EMULATOR_KEY)
+    return is_public or text.lower() in _PLACEHOLDERS or len(set(text)) < 3 or text == _ELLIPSIS
+
+
+def is_random(word: str) -> bool:
+    """Rather than a word of a sentence, such as "basic authentication"."""
+    is_word = word.islower() or word.isupper() or word.istitle()
+    return len(word) >= 24 or not is_word or any(letter.isdigit() for letter in word)
 
 
 def holds_private_key(content: bytes) -> bool:

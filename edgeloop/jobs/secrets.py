@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from urllib.parse import unquote
 
 from edgeloop._util.redact import (
     SHORTEST_MASKED,
     find_secrets,
     is_placeholder,
+    is_random,
     is_secret_variable,
 )
 from edgeloop.errors import BadJob
 from edgeloop.settings import has_variable
 
-LARGEST_SOURCE = 1_000_000  # bytes of a file that is searched for tokens before it is sent
+LARGEST_SOURCE = 1_000_000  # bytes of a file that are searched for tokens before it is sent
 SHORTEST_LITERAL = 6  # a shorter value of a secret is found everywhere, as a part of other words
 
 # Options of commands, which are less often secret than variables: --key, --max-tokens, --pad-token.
@@ -28,6 +30,7 @@ _OF_TEXT = re.compile(
     r"eot|prompt|trigger|class|placeholder|per|num|first|last|initializer)[-_.]?token"
 )
 _SHORTEST_ARGUMENT = 6
+_SHORTEST_PASSWORD = 6
 _NUMBER = re.compile(r"[-+]?[\d_]{0,30}\.?\d{0,30}(?:e[-+]?\d{1,4})?", re.IGNORECASE)
 
 
@@ -49,14 +52,24 @@ def secret_argument(words: Sequence[str]) -> str | None:
 
 
 def exposed_tokens(content: bytes) -> Iterator[tuple[int, str]]:
-    """Lines of a source file, and which tokens or keys they have. Passwords are left out: in code
-    they are most often examples. So are files that are no text, and large ones, which are data."""
-    if len(content) > LARGEST_SOURCE or b"\0" in content:
+    """Lines of a file, and which tokens or keys they have. Passwords are left out, since in code
+    they are most often examples, unless they are random ones in an address. So are files that are
+    no text, and what comes late in large ones, which are data."""
+    content = content[:LARGEST_SOURCE]
+    if b"\0" in content:
         return
     text = content.decode("latin-1")
     for match in find_secrets(text):
-        if not match.kind.startswith("password") and not is_placeholder(match.text(text)):
+        secret = match.text(text)
+        if not is_placeholder(secret) and (
+            not match.kind.startswith("password") or _is_password(match.kind, secret)
+        ):
             yield text.count("\n", 0, match.start) + 1, match.kind
+
+
+def _is_password(kind: str, text: str) -> bool:
+    word = unquote(text)
+    return "address" in kind and len(word) >= _SHORTEST_PASSWORD and is_random(word)
 
 
 # Secret variables of a job, which stand in no record.

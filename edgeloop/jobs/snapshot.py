@@ -11,6 +11,7 @@ import errno
 import io
 import os
 import re
+import shlex
 import stat
 import string
 import tarfile
@@ -35,6 +36,7 @@ from edgeloop.node.ticket import (
     MOST_CODE_BYTES,
     STAR,
     CodeDigest,
+    FilePatterns,
     code_key,
     content_digest,
     is_fresh,
@@ -57,10 +59,13 @@ class CodeFile:
     executable: bool
     digest: str
     content: bytes = field(repr=False, compare=False)
+    is_allowed: bool = False  # to hold secrets
 
     @classmethod
-    def of(cls, path: str, content: bytes, executable: bool = False) -> CodeFile:
-        return cls(path, executable, content_digest(content), content)
+    def of(
+        cls, path: str, content: bytes, executable: bool = False, is_allowed: bool = False
+    ) -> CodeFile:
+        return cls(path, executable, content_digest(content), content, is_allowed)
 
     @property
     def size(self) -> int:
@@ -85,12 +90,14 @@ class CodeSnapshot:
         limit_bytes: float = LIMIT_BYTES,
         apart: Sequence[Path] = (),
         secrets: Sequence[str] = (),
+        allowed: Sequence[str] = (),
     ) -> CodeSnapshot:
         """Read the code folder, without the folders `apart` and without files that hold a private
-        key or one of these `secrets`. Raises BadJob, naming the largest files, if it is over the
-        limit. Files that are removed meanwhile are no part of it."""
+        key or one of these `secrets`, unless these patterns allow them. Raises BadJob, naming the
+        largest files, if it is over the limit. Files that are removed meanwhile are no part of
+        it."""
         limit_bytes = min(limit_bytes, MOST_CODE_BYTES)
-        code = CodeFolder(folder, apart)
+        code = CodeFolder(folder, apart, FilePatterns(allowed))
         source = sorted(code.files(), key=lambda item: os.fsencode(item.path))
         _check_limit(folder, [(item.path, item.size) for item in source], limit_bytes)
         literals = [text.encode() for text in secrets if len(text) >= SHORTEST_LITERAL]
@@ -124,19 +131,31 @@ class CodeSnapshot:
             f"'!{example}' in .edgeloopignore)"
         )
 
-    def exposed(self) -> tuple[str, ...]:
-        """Where tokens stand in the code, which is sent all the same: one sentence for each of the
-        first few."""
-        sentences: list[str] = []
+    def refuse_tokens(self) -> None:
+        """Raises BadJob for tokens and keys in files that are not allowed to hold any. Of a large
+        snapshot the smallest files are searched: sources, rather than data."""
+        found: list[tuple[str, int, str]] = []
         room = _MOST_SEARCHED
-        for file in self.files:
+        for file in sorted(self.files, key=lambda file: file.size):
             room -= min(file.size, LARGEST_SOURCE)
             if room < 0:
                 break
-            sentences += [f"{file.path}:{n} looks like a secret ({k})" for n, k in file.tokens()]
-        more = len(sentences) - _MOST_NAMED
-        others = [f"{more} more of these are in the code"] if more > 0 else []
-        return (*sentences[:_MOST_NAMED], *others)
+            if not file.is_allowed:
+                found += [(file.path, line, kind) for line, kind in file.tokens()]
+        if not found:
+            return
+        (path, line, kind), *others = sorted(found)
+        named = [f"{path}:{line} ({kind})" for path, line, kind in others[: _MOST_NAMED - 1]]
+        more = len(others) - len(named)
+        named += [f"{more} more"] if more else []
+        also = f"; so do {', '.join(named)}" if named else ""
+        options = " ".join(f"--allow-secrets {shlex.quote(path)}" for path in _paths(found))
+        raise BadJob(
+            where=f"{path}:{line}",
+            reason=f"holds what looks like a secret ({kind}), and nothing was sent{also}. Pass the "
+            "value with --secret and read it from the environment, exclude the file with a line in "
+            f".edgeloopignore, or send it anyway: {options} (or a line '!{path}' in that file)",
+        )
 
     @cached_property
     def digest(self) -> str:
@@ -197,7 +216,8 @@ def _read(source: SourceFile, most_bytes: int) -> CodeFile | None:
             raise LocalFileError(path=source.source, reason=reason) from None
         is_whole = len(content) == min(after.st_size, most_bytes)
         if is_whole and before.st_mtime_ns == after.st_mtime_ns:
-            return CodeFile.of(source.path, content, bool(after.st_mode & 0o100))
+            is_executable = bool(after.st_mode & 0o100)
+            return CodeFile.of(source.path, content, is_executable, source.is_allowed)
     raise LocalFileError(
         path=source.source,
         reason="keeps changing while it is read: exclude it with a line in "
@@ -216,6 +236,10 @@ def _content(file: RawIOBase, most_bytes: int) -> bytes:
 
 def _holds_secret(content: bytes, literals: Sequence[bytes]) -> bool:
     return holds_private_key(content) or any(literal in content for literal in literals)
+
+
+def _paths(found: Sequence[tuple[str, int, str]]) -> list[str]:
+    return list(dict.fromkeys(path for path, _, _ in sorted(found)))[:_MOST_NAMED]
 
 
 def _check_limit(folder: Path, sizes: Sequence[tuple[str, int]], limit_bytes: float) -> None:
@@ -252,7 +276,8 @@ def _largest(sizes: Sequence[tuple[str, int]], total: int) -> list[tuple[str, in
 #
 # What may hold secrets is left out by its name (`secret_files.txt`) or by its content, and named
 # to the user who submits the job. A line such as `!tests/ca.pem` in the code folder's own
-# `.edgeloopignore`, with the whole path and no wildcard, sends such a file anyway.
+# `.edgeloopignore`, with the whole path and no wildcard, or a pattern of the job's key
+# `allow_secrets`, sends such a file anyway.
 #
 # Git's patterns are translated to regular expressions here because a walk that prunes must know
 # for each folder by itself whether it is ignored, while libraries decide for files including all
@@ -507,6 +532,7 @@ class CodeFolder:
 
     folder: Path
     apart: Sequence[Path] = ()
+    allowed: FilePatterns = field(default_factory=FilePatterns)
     withheld: list[str] = field(default_factory=list)
 
     def files(self) -> Iterator[SourceFile]:
@@ -516,7 +542,8 @@ class CodeFolder:
             raise LocalFileError(path=self.folder, reason="cannot be read: there is no such folder")
         kind = next((name for name in IGNORE_FILES if (root / name).is_file()), IGNORE_FILES[-1])
         apart = frozenset(path.resolve() for path in self.apart)
-        allowed = _allowed(root) if kind == IGNORE_FILES[0] else frozenset()
+        named = _allowed(root) if kind == IGNORE_FILES[0] else frozenset()
+        allowed = Allowed(named.union(self.allowed.patterns), self.allowed)
         yield from _Walk(root, kind, apart, allowed, self.withheld).folder(root, "", [])
 
 
@@ -559,6 +586,17 @@ def _allowed(root: Path) -> frozenset[str]:
 
 
 @dataclass(frozen=True)
+class Allowed:
+    """Files that are sent whatever they hold: by their whole paths, and by patterns."""
+
+    paths: frozenset[str]
+    patterns: FilePatterns
+
+    def __contains__(self, path: str) -> bool:
+        return path in self.paths or self.patterns.matches(path)
+
+
+@dataclass(frozen=True)
 class _Level:
     """An ignore file, and the length of the path to its folder."""
 
@@ -571,7 +609,7 @@ class _Walk:
     root: Path
     kind: str
     apart: frozenset[Path]
-    allowed: frozenset[str]
+    allowed: Allowed
     withheld: list[str]
     through: tuple[Path, ...] = ()  # targets of the links that led here
 
@@ -617,7 +655,7 @@ class _Walk:
 
     def _allowed_below(self, folder: str) -> Iterator[SourceFile]:
         """Of a folder that is left out, the files that are named one by one."""
-        for path in sorted(self.allowed):
+        for path in sorted(self.allowed.paths):
             source = self.root / path
             is_plain = ".." not in path.split("/") and source.is_file()
             if path.startswith(f"{folder}/") and is_plain and source.resolve() == source:

@@ -509,6 +509,7 @@ class JobSpec:
         sweep: Values of each swept parameter.
         variables: Environment variables, with `${NAME}` not yet replaced.
         secrets: Names of variables whose values are secret, whatever they are called.
+        allow_secrets: Patterns of code files that are sent although they hold secrets.
         edgeloop: Extras of Edgeloop, or `core`, if Edgeloop itself travels with the code.
         earlier: Outputs of other jobs that it starts with.
 
@@ -779,6 +780,21 @@ class JobSpec:
             ),
         ),
     )
+    allow_secrets: tuple[str, ...] = job_key(
+        "allow_secrets",
+        Reads(_patterns, _SEVERAL),
+        (),
+        "Code files that are sent although they hold keys or tokens, for example `tests/ca.pem`.",
+        options=(
+            JobOption(
+                "--allow-secrets",
+                "A code file, as a path or pattern, to send although it holds keys or tokens; "
+                "repeatable.",
+                metavar="PATTERN",
+                multiple=True,
+            ),
+        ),
+    )
     edgeloop: tuple[str, ...] = job_key(
         "edgeloop",
         _EDGELOOP,
@@ -938,7 +954,14 @@ def read_spec(
     }
     document, origin = _overridden(document, overrides, origin)
     document = _merged(document, options)
-    return spec_of(document, path.absolute().parent, origin, stem=path.stem)
+    folder = path.absolute().parent
+    spec = spec_of(document, folder, origin, stem=path.stem)
+    project = find_project(folder).resolve()
+    is_chosen = "code" in options or any(word.startswith("code=") for word in overrides)
+    if not is_chosen and not spec.code.is_relative_to(project):
+        reason = f"{document['code']!r} leads out of the project {project}"
+        raise origin.at(("code",), f"{reason}: to send such a folder, choose it with --code")
+    return spec
 
 
 def spec_of_script(

@@ -96,7 +96,6 @@ class SharedUpload:
     targets: tuple[TicketPlace, ...] = field(repr=False)
     served: tuple[ServedPlace, ...] = field(repr=False)
     package: str = ""
-    exposed: tuple[str, ...] = ()  # tokens in the code: file, line and what it looks like
 
 
 @dataclass(frozen=True)
@@ -160,8 +159,6 @@ class Submission:
 
     def _tell(self, spec: JobSpec, shared: SharedUpload) -> None:
         self.tell(f"{shared.summary} · compute {self.compute.name}")
-        for place in shared.exposed:
-            self.tell(f"warning: {place}, and the code is sent to the store with it")
         for name in too_short(spec.filled_variables(), spec.secrets):
             reason = f"has fewer than {SHORTEST_MASKED} characters, so logs and results show it"
             self.tell(f"warning: the value of the secret {name} {reason}")
@@ -190,7 +187,9 @@ class Submission:
             limit_bytes,
             folders_apart(self.settings, self.blobs),
             secrets=list(_secrets(spec).values()),
+            allowed=spec.allow_secrets,
         )
+        snapshot.refuse_tokens()
         _check_travels(spec, snapshot)
         datasets = Datasets(self.blobs, index_folder(self.settings))
         inputs, described = [], []
@@ -217,7 +216,6 @@ class Submission:
             targets=targets,
             served=served,
             package=self._send_package() if spec.edgeloop else "",
-            exposed=snapshot.exposed(),
         )
 
     def _send_package(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import stat
 import time
@@ -12,13 +13,14 @@ import pytest
 from edgeloop._util.redact import KINDS, LONGEST, find_secrets, is_secret_variable
 from edgeloop.errors import BadJob
 from edgeloop.jobs.client import Jobs
-from edgeloop.jobs.secrets import secret_argument, secret_values
+from edgeloop.jobs.secrets import exposed_tokens, secret_argument, secret_values
+from edgeloop.jobs.snapshot import CodeSnapshot
 from edgeloop.jobs.spec import read_spec, spec_of_script
 from edgeloop.node.ticket import ticket_key
 from edgeloop.settings import Settings
 
 GITHUB = "ghp_" + "a1B2c3D4e5" * 4
-AWS = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
+AWS = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYzQ1x2Y3v4K"
 KEY = "A" * 40 + "B" * 46 + "=="
 
 
@@ -98,6 +100,7 @@ EXAMPLES = {
     "npm token": "npm_" + "a1B2c3" * 6,
     "Databricks token": "dapi" + "0123456789abcdef" * 2,
     "API key": "sk-proj-" + "A1b2C3d4" * 5,
+    "API key in an assignment": "WANDB_API_KEY=" + "0a1b2c3d4e" * 4,
     "JSON web token": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.dozjgNryP4J3jVmNHl0w5N",
     "bearer token": "Authorization: Bearer 0123456789abcdef.xyz",
     "password in an address": "postgresql://me:hunter22@host/db",
@@ -122,6 +125,7 @@ def test_every_kind_is_found_in_the_middle_of_a_text(kind: str):
         *("eyJ" + "a" * 1_000_000, "eyJaaaaaaaaaaa.eyJ" * 50_000, "AccountKey=" * 90_000),
         *("-----BEGIN " * 90_000, "-----BEGIN PRIVATE KEY-----" * 40_000, "password=" * 110_000),
         *("Bearer " * 140_000, "sk-" * 330_000, "authorization: Bearer " + "a" * 1_000_000),
+        *("api_key " * 120_000, "sk-a1" * 200_000, "api_key=" + "a" * 1_000_000),
         *("aws_secret_key=" * 70_000, "token='a" * 120_000, "token='" + "aB" * 500_000),
     ],
     ids=lambda text: text[:20],
@@ -243,20 +247,85 @@ def test_a_secret_that_is_not_on_this_machine_is_asked_for(project: Path, monkey
     assert jobs.spec(run).filled_variables()["WANDB_API_KEY"] == "other"
 
 
-def test_tokens_in_code_are_named_by_file_and_line_and_sent(project: Path):
+def test_tokens_in_code_are_refused_by_file_and_line_unless_they_are_allowed(project: Path):
     for name in ("kubeconfig.yaml", "prod-kubeconfig.yml", "auth.json"):
         (project / name).write_text("{}")
     (project / "show.py").write_text(f"print(1)\nTOKEN = '{GITHUB}'\n")
-    (project / "more.py").write_text('x = 1\n\nos.environ["AWS_SECRET_ACCESS_KEY"] = "' + AWS)
+    (project / "lib").mkdir()
+    (project / "lib/more.py").write_text('x = 1\n\nos.environ["AWS_SECRET_ACCESS_KEY"] = "' + AWS)
     (project / "data.bin").write_bytes(b"\0" + GITHUB.encode())
     (project / "edgeloop.yaml").unlink()
     told: list[str] = []
     jobs = Jobs(Settings.load(project))
-    [run] = jobs.submit(spec_of_script("show.py", (), {}), tell=told.append)
+    with pytest.raises(BadJob) as refused:
+        jobs.submit(spec_of_script("show.py", (), {}), tell=told.append)
+    assert str(refused.value) == (
+        "lib/more.py:3: holds what looks like a secret (AWS secret key), and nothing was sent; so "
+        "do show.py:2 (GitHub token). Pass the value with --secret and read it from the "
+        "environment, exclude the file with a line in .edgeloopignore, or send it anyway: "
+        "--allow-secrets lib/more.py --allow-secrets show.py (or a line '!lib/more.py' in that "
+        "file)"
+    )
+    assert not told and not list(jobs.blobs.list("_code/")) and not (project / "runs").exists()
+    with pytest.raises(BadJob, match=r"^show.py:2: holds .* and nothing was sent\. Pass"):
+        jobs.submit(spec_of_script("show.py", (), {"allow_secrets": ["lib"]}))
+    allowed = {"allow_secrets": ["*.py", "lib/**", "auth.json"]}
+    [run] = jobs.submit(spec_of_script("show.py", (), allowed), tell=told.append)
     assert jobs.wait([run], timeout_s=60)[0].state == "completed"
-    assert told[0].startswith("snapshot 3 files, ")
-    assert "without auth.json, kubeconfig.yaml, prod-kubeconfig.yml, which may hold" in told[0]
-    assert [line.partition(", and the code is sent")[0] for line in told[1:]] == [
-        "warning: more.py:3 looks like a secret (AWS secret key)",
-        "warning: show.py:2 looks like a secret (GitHub token)",
-    ]
+    assert told[0].startswith("snapshot 4 files, ")
+    assert "without kubeconfig.yaml, prod-kubeconfig.yml, which may hold" in told[0]
+    assert jobs.spec(run).allow_secrets == ("*.py", "lib/**", "auth.json")
+    (project / ".edgeloopignore").write_text("!lib/more.py\nshow.py\n")
+    snapshot = CodeSnapshot.take(project)
+    snapshot.refuse_tokens()
+    assert "lib/more.py" in snapshot and "show.py" not in snapshot
+
+
+IN_FILES = {
+    "train.sh": "export WANDB_API_KEY=" + "0a1b2c3d4e" * 4,
+    "wandb_login.py": 'wandb.login(key="' + "0a1b2c3d4e" * 4 + '")',
+    "app.ini": f"account_key = {KEY}",
+    "settings.py": 'OPENAI_API_KEY = "sk-' + "a1B2c3D4" * 6 + '"',
+    "deep.py": 'client("sk-' + "0a1b2c3d" * 4 + '")',
+    "config.yaml": "store: postgresql://me:xK9pw2@db.lab/rows",
+    "session.txt": EXAMPLES["JSON web token"],
+}
+
+
+@pytest.mark.parametrize("name", IN_FILES)
+def test_a_token_is_found_in_a_file_however_it_is_written(name: str):
+    assert [line for line, _ in exposed_tokens(f"\n{IN_FILES[name]}\n".encode())] == [2]
+
+
+HASH = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+HARMLESS = {
+    "package-lock.json": f'"integrity": "sha512-{KEY}", "resolved": "https://a.org/sk-{HASH}.tgz"',
+    "uv.lock": f'{{ url = "https://a.org/x.whl", hash = "sha256:{HASH}" }}\ntoken = "{HASH}"',
+    "poetry.lock": f'content-hash = "{HASH}"\ncache_key = "{HASH}"',
+    "book.ipynb": f'"image/png": "iVBOR{KEY[:-2]}", "class": "sk-top-container-id-12 x"',
+    "app.min.js": 'var a={key:"abcdefgh",token:b.token};u="http://"+a.user+":"+a.pass+"@"+h;',
+    "urls.py": "postgresql://scott:tiger@localhost/test https://user:${PASSWORD}@host ftp://a:b@c",
+    "aws.py": 'key, secret = "AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"',
+    "test_azurite.py": "AccountKey=Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVE",
+}
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_lock_files_notebooks_and_examples_hold_no_tokens(name: str):
+    assert list(exposed_tokens(HARMLESS[name].encode())) == []
+
+
+def test_packages_as_they_are_installed_hold_no_tokens():
+    """Of these the only secrets are private keys of test servers and examples of tokens."""
+    for package in ("numpy", "onnx", "PIL", "click", "yaml"):
+        folder = Path(importlib.import_module(package).__file__ or "").parent
+        for path in folder.rglob("*.py"):
+            assert list(exposed_tokens(path.read_bytes())) == [], path
+
+
+def test_a_large_file_costs_no_more_than_its_beginning():
+    line = b"x = 1  # just some code\n"
+    began = time.process_time()
+    assert list(exposed_tokens(GITHUB.encode() + line * 4_000_000)) == [(1, "GitHub token")]
+    assert list(exposed_tokens(line * 4_000_000 + GITHUB.encode())) == []
+    assert time.process_time() - began < 5

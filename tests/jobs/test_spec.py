@@ -342,3 +342,22 @@ def test_times_and_sizes_are_read_as_people_write_them():
     sizes = {"4GB": 4 * 10**9, "512MiB": 2**29, "1.5 kb": 1500, "7B": 7, "1TiB": 2**40}
     assert {text: bytes_of(text) for text in sizes} == sizes
     assert [bytes_of(text) for text in ("4", "GB", "-1GB", "4G", "4 bananas")] == [None] * 5
+
+
+@pytest.mark.parametrize("code", ["../..", "/", "..", "${OUTSIDE}"])
+def test_a_job_file_sends_no_code_from_outside_its_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
+):
+    project = tmp_path / "project"
+    (project / "jobs").mkdir(parents=True)
+    (project / "edgeloop.yaml").touch()
+    monkeypatch.setenv("OUTSIDE", str(tmp_path))
+    file = project / "jobs/train.yaml"
+    file.write_text(f"command: [echo, '1']\ncode: {code}\n")
+    if code == "..":
+        assert read_spec(file).code == project
+        return
+    with pytest.raises(BadJob, match=r"train.yaml, line 2: .* leads out of the project .*--code"):
+        read_spec(file)
+    assert read_spec(file, options={"code": str(tmp_path)}).code == tmp_path
+    assert read_spec(file, ["code=../.."]).code == tmp_path
