@@ -437,13 +437,15 @@ def _location(
 ) -> Location:
     blobs = environ.get("EDGELOOP_BLOBS") or None
     in_file = written.pop("store", None)
-    chosen = environ.get("EDGELOOP_STORE") or None if store is None else store
-    if chosen is not None:
-        return parse_location(chosen, blobs)
+    if store is not None:
+        return parse_location(store, blobs, where="--store")
+    if environ.get("EDGELOOP_STORE"):
+        return parse_location(environ["EDGELOOP_STORE"], blobs)
     if environ.get("MODEL_STORAGE_CONNECTION_STRING"):
         return parse_connection_string(environ["MODEL_STORAGE_CONNECTION_STRING"])
     if in_file:
-        return parse_location(str(in_file), blobs, project)
+        where = f"{SETTINGS_FILE}, store"
+        return parse_location(str(in_file), blobs, project, where)
     project_store = SqliteLocation(project / STORE_FOLDER)
     is_begun = (project_store.folder / "store.db").is_file() or (
         project_store.folder / "blobs"

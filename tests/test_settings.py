@@ -70,6 +70,34 @@ def test_edgeloop_store_wins_over_the_connection_string_and_that_over_the_file(t
     assert isinstance(Settings.load(tmp_path, environ).location, SqliteLocation)
 
 
+@pytest.mark.parametrize(
+    ("address", "says"),
+    [
+        ("nonsense", "it must be"),
+        ("sqlite:", "sqlite: needs a folder"),
+        ("postgresql://h", "the postgresql: URL names no database"),
+        ("azure:", "azure: needs the account's URL"),
+        ("gone:x", "no store is known for gone: URLs"),
+        ("AccountName=x;AccountKey=", "the connection string cannot be read"),
+    ],
+)
+def test_a_wrong_store_is_blamed_on_where_it_is_written(tmp_path: Path, address: str, says: str):
+    def complaint(environ: dict[str, str], store: str | None = None) -> str:
+        with pytest.raises(BadSetting) as caught:
+            Settings.load(tmp_path, environ, store)
+        assert says in str(caught.value)
+        return str(caught.value).partition(": " + says)[0]
+
+    variable = {"EDGELOOP_STORE": address}
+    assert complaint(variable) == "EDGELOOP_STORE"
+    assert complaint({"MODEL_STORAGE_CONNECTION_STRING": "x"}, address) == "--store"
+    written(tmp_path, f"store: '{address}'")
+    assert complaint({}) == "edgeloop.yaml, store"
+    if "Account" in address:
+        connection = {"MODEL_STORAGE_CONNECTION_STRING": address}
+        assert complaint(connection) == "MODEL_STORAGE_CONNECTION_STRING"
+
+
 def test_a_variable_that_is_set_to_nothing_counts_as_not_set(tmp_path: Path):
     names = ("EDGELOOP_STORE", "MODEL_STORAGE_CONNECTION_STRING", "EDGELOOP_EXPERIMENT")
     found = Settings.load(tmp_path, dict.fromkeys((*names, "EDGELOOP_NODE"), ""))

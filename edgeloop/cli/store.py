@@ -139,7 +139,7 @@ def _save(
     from edgeloop.operate.integrity import save, write_lost
     from edgeloop.store.location import open_store, parse_location
 
-    location = parse_location(to if ":" in to else f"sqlite:{to}")
+    location = parse_location(to if ":" in to else f"sqlite:{to}", where="--to")
     target = open_store(location)
     try:
         with _progress("Saving") as progress:

@@ -342,7 +342,7 @@ def url_blobs(url: str) -> Blobs:
         return FolderBlobs(Path(url.removeprefix("file:").removeprefix("//")))
     if not url.startswith(("s3://", "gs://", "az://", "abfs://", "abfss://", "https://")):
         reason = f"blobs={url!r} is not a file:, s3://, gs:// or az:// URL"
-        raise BadSetting(where="EDGELOOP_STORE", reason=reason)
+        raise BadSetting(where="the store", reason=reason)
     from obstore.exceptions import BaseError
     from obstore.store import from_url
 

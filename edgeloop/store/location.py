@@ -99,9 +99,21 @@ class PluginLocation:
 Location = SqliteLocation | PostgresLocation | AzureLocation | PluginLocation
 
 
-def parse_location(text: str, blobs: str | None = None, base: Path | None = None) -> Location:
-    """Read a store's address; `blobs` is used where a postgresql URL names no blobs itself."""
-    text = text.strip()
+def parse_location(
+    text: str,
+    blobs: str | None = None,
+    base: Path | None = None,
+    where: str = "EDGELOOP_STORE",
+) -> Location:
+    """Read a store's address; `blobs` is used where a postgresql URL names no blobs itself. An
+    error says that it is `where` the address was."""
+    try:
+        return _parsed(text.strip(), blobs, base)
+    except BadSetting as error:
+        raise BadSetting(where=where, reason=error.fields["reason"]) from None
+
+
+def _parsed(text: str, blobs: str | None, base: Path | None) -> Location:
     if "\0" in text:
         raise BadSetting(where="EDGELOOP_STORE", reason="it has a null character")
     scheme = text.partition(":")[0].lower()
@@ -359,7 +371,7 @@ def _open_plugin(location: PluginLocation) -> Store:
             factory: Factory = entry_point.load()
         except (ImportError, AttributeError) as error:
             reason = f"the plug-in {entry_point.value!r} cannot be loaded: {error}"
-            raise BadSetting(where="EDGELOOP_STORE", reason=reason) from None
+            raise BadSetting(where="the store", reason=reason) from None
         return factory(location)
     reason = f"the plug-in for {location.scheme}: URLs is not installed"
-    raise BadSetting(where="EDGELOOP_STORE", reason=reason)
+    raise BadSetting(where="the store", reason=reason)
