@@ -496,6 +496,17 @@ class Leases:
 
         return self._settle(lease, note)
 
+    def set_aside(self, lease: Lease, reason: str) -> Record:
+        """Record that the store cannot give what the stage needs. The model rests in error until it
+        is reset, since another attempt would get the same, but no attempt is used up: it is not the
+        model's fault."""
+
+        def note(row: Record, held: StageRecord) -> _Settled:
+            record = replace(held.settled(), attempts=held.given_back().attempts)
+            return _Settled(record, {"error": _clean(f"{lease.stage}: {reason}")}, rests=True)
+
+        return self._settle(lease, note)
+
     def release(self, lease: Lease, delay_s: float = 0.0) -> Record:
         """Give the work back. It was not the model's fault, so no attempt is used up."""
 

@@ -558,7 +558,9 @@ class Worker:
             elif isinstance(error, FOR_OTHERS):
                 self._context.only.decline(lease.model)
                 self._leases.pass_on(lease, str(error) or "this machine has not enough memory")
-            elif isinstance(error, (BadInput, FileDamaged, ModelFailed, NotFound)):
+            elif isinstance(error, FileDamaged):
+                self._leases.set_aside(lease, str(error))
+            elif isinstance(error, (BadInput, ModelFailed, NotFound)):
                 self._leases.fail(lease, str(error), is_final=isinstance(error, HOPELESS))
             else:
                 self._leases.fail(lease, f"{type(error).__name__}: {error}")

@@ -13,6 +13,7 @@ import pytest
 
 from edgeloop.errors import BlobMissing, FileDamaged
 from edgeloop.models.files import ModelFile
+from edgeloop.models.plan import records_of
 from edgeloop.runner.loop import RunnerOptions, run
 from edgeloop.runner.presence import RunnerEvent
 from edgeloop.runner.resources import WorkFolder
@@ -207,10 +208,14 @@ def test_damage_in_the_store_is_said_in_the_row_and_nothing_is_measured(
         workspace.upload(save_tiny(tmp_path / "fine/net.onnx"), "fine", check=False)
         content = workspace.store.blobs.read("default/net/weights.bin")
         workspace.store.blobs.put("default/net/weights.bin", content[:-1] + b"!")
-        for _ in range(workspace.settings.max_attempts):
-            drain(workspace)
+        drain(workspace)
         row = workspace.model("net").row
-        assert row["status"] == "error"
+        assert row["status"] == "error", "after one attempt: another would find the same"
+        assert {record.attempts for record in records_of(row).values()} == {0}, "not its fault"
         assert "weights.bin of net is damaged in the store" in str(row["error"])
         assert workspace.model("fine").row["status"] != "error"
         assert all("weights.bin" not in found for found in stages.inputs)
+        workspace.store.blobs.put("default/net/weights.bin", content)
+        workspace.model("net").reset()
+        drain(workspace)
+        assert workspace.model("net").row["status"] != "error"
