@@ -164,6 +164,18 @@ def test_programs_choose_columns_and_an_order_too(
     assert edgeloop("status", "--sort", "mean:up").code == 2
 
 
+def test_csv_has_no_control_characters_on_a_terminal_and_no_formulas_anywhere(
+    tmp_path: Path, edgeloop: Edgeloop, monkeypatch: pytest.MonkeyPatch
+):
+    row = {"name": "net", "status": "new", "error": "\x1b[31mred", "notes": "＝HYPERLINK(1)"}
+    with Workspace.open(f"sqlite:{tmp_path / '.edgeloop'}") as workspace:
+        workspace.store.models("default").insert("net", row)
+    monkeypatch.chdir(tmp_path)
+    options = ["status", "--columns", "name,error,notes", "--csv", "-"]
+    assert Terminal.output(options, tmp_path, 80).endswith("net,�[31mred,'＝HYPERLINK(1)\n")
+    assert edgeloop(*options).out.endswith("net,\x1b[31mred,'＝HYPERLINK(1)\n")
+
+
 def test_a_job_shows_what_it_waits_for_until_it_speaks(folder: Path):
     (folder / "speak.py").write_text("print('begun')\n")
     seen = Terminal.output(["run", "speak.py", "--name", "spoken"], folder, 80)
