@@ -347,7 +347,7 @@ class KnownSecrets:
 
     def mask(self, text: str) -> str:
         """The text with `***` in place of each value."""
-        content = text.encode(errors="surrogateescape")
+        content = text.encode(errors="surrogatepass")  # as JSON and names of files may have them
         masked = MaskedStream().feed(content, self, is_over=True)
         return text if masked == content else masked.decode(errors="replace")
 

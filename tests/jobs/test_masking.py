@@ -51,6 +51,8 @@ def test_lines_are_masked_one_by_one_and_short_texts_stay():
     assert masked("overlapping: abcdefghi", "abcdef", "defghi") == "overlapping: ***"
     assert masked("nothing of it", KEY, TOKEN) == "nothing of it"
     assert masked("a dot: 1.5", "1x5y", "") == "a dot: 1.5"
+    assert masked("\ud800\udcff", "secret") == "\ud800\udcff"
+    assert masked("\ud800 secret", "secret").endswith(" ***")
 
 
 def test_a_password_inside_an_address_counts_by_itself():
