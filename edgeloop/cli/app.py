@@ -225,6 +225,11 @@ store_option = click.option(
     "$MODEL_STORAGE_CONNECTION_STRING, else the folder .edgeloop]",
 )
 tag_option = click.option("--tag", help="Only models with this label.")
+csv_option = click.option(
+    "--csv",
+    type=click.Path(path_type=Path, allow_dash=True),
+    help="Write CSV to this file; '-' for stdout.",
+)
 watch_option = click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
 interval_option = click.option(
     "--interval", type=click.FloatRange(min=0.1), default=2.0, help="Seconds between refreshes."

@@ -45,7 +45,7 @@ def devices(
 ) -> None:
     """List this machine's devices and chips.
 
-    These are the host, boards over adb, and chips on the HTP simulator.
+    These are the host, boards over adb with their chip and model, and chips on the HTP simulator.
 
     A board that cannot be used says what to do about it. --watch shows the machines of all
     runners of the store, live: their devices, and whether each is busy, idle, hot, plugged in but
@@ -75,17 +75,18 @@ def devices(
             else:
                 show(lambda screen: machine_table(read(), screen), interval)
         return
-    from edgeloop.platforms import list_devices
+    from edgeloop.platforms import describe_devices
 
-    keys = ("device", "estimate", "profile", "state")
-    listed = list_devices(load_settings())
+    listed = describe_devices(load_settings())
     matching = [d for d in listed if device is None or fnmatchcase(d.device, device)]
-    cells = [tuple(getattr(d, key) for key in keys) for d in matching]
     if as_json:
-        print_json(dict(zip(keys, row, strict=True)) for row in cells)
+        keys = ("device", "chip", "model", "estimate", "profile", "state")
+        print_json({key: getattr(each, key) for key in keys} for each in matching)
     else:
+        cells = [(d.device, d.chip, d.estimate, d.profile, d.state) for d in matching]
         columns = (
             TableColumn("device", 100, 24),
+            TableColumn("chip", 75, 12),
             TableColumn("latency", 70, 8),
             TableColumn("profile", 80, 12),
             TableColumn("state", 90, 24, wraps=True),
@@ -337,6 +338,8 @@ def _is_system(chosen: bool | None) -> bool:
 
 def _lines(workspace: Workspace) -> list[MachineLine]:
     """The devices of all runners of the store, and the boards of this machine that none uses."""
+    import socket
+
     from edgeloop.models.columns import natural_key
     from edgeloop.models.runners import Registry
     from edgeloop.platforms import list_devices
@@ -345,8 +348,8 @@ def _lines(workspace: Workspace) -> list[MachineLine]:
     entries = Registry(workspace.store).entries()
     now_s = workspace.store.now()
     lines = machine_lines(entries, workspace.plan, now_s, held_stages(workspace.status()))
-    node = workspace.settings.node
-    served = {line.device for line in lines if line.machine == node}
+    node, host = workspace.settings.node, socket.gethostname()
+    served = {line.device for line in lines if line.machine == node or line.host == host}
     for listed in list_devices(workspace.settings):
         if listed.is_attached and listed.device not in served:
             state, detail = listed.condition.state, listed.condition.detail

@@ -255,8 +255,7 @@ def _uses(workspace: Workspace) -> list[dict[str, object]]:
     from edgeloop.runner.machines import utilisation
 
     return [
-        {"device": use.device, "day": f"{use.day}", "seconds": use.seconds, "uses": use.uses}
-        for use in utilisation(row.values for row in workspace.store.usage().query())
+        {**use.values} for use in utilisation(row.values for row in workspace.store.usage().query())
     ]
 
 

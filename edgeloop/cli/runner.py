@@ -17,6 +17,7 @@ from edgeloop.cli.app import (
     benchmark_only_option,
     common_options,
     confirm,
+    csv_option,
     dataset_folder,
     dataset_option,
     devices_option,
@@ -30,7 +31,15 @@ from edgeloop.cli.app import (
     task_option,
     yes_option,
 )
-from edgeloop.cli.terminal import TableColumn, listing, no_models, print_json, printable, say_empty
+from edgeloop.cli.terminal import (
+    TableColumn,
+    listing,
+    no_models,
+    print_csv,
+    print_json,
+    printable,
+    say_empty,
+)
 from edgeloop.models.columns import run_spread
 
 if TYPE_CHECKING:
@@ -251,37 +260,49 @@ def _exit_at_once(ending: BaseException) -> None:
 
 
 @click.command()
+@csv_option
 @common_options
-def usage(experiment: str | None, store: str | None, as_json: bool) -> None:
+def usage(csv: Path | None, experiment: str | None, store: str | None, as_json: bool) -> None:
     """Show how busy each device was, by day.
 
-    Days are in UTC.
+    There is a line per machine and device: equal devices such as 'host' are one per machine. The
+    machine is empty where a use was recorded by Archai or an older version. Days are in UTC.
 
-    Example: edgeloop usage --json
+    Example: edgeloop usage --csv usage.csv
     """
-    from edgeloop.runner.machines import utilisation
+    from edgeloop.runner.machines import USE_COLUMNS, utilisation
 
+    if csv is not None and as_json:
+        raise click.UsageError("choose one of --csv and --json.")
     with opened(store, experiment) as workspace:
         uses = utilisation(row.values for row in workspace.store.usage().query())
     if as_json:
-        print_json(
-            {"device": u.device, "day": f"{u.day}", "seconds": u.seconds, "uses": u.uses}
-            for u in uses
-        )
+        print_json(use.values for use in uses)
+    elif csv is not None:
+        print_csv((use.values for use in uses), csv, USE_COLUMNS)
     if not uses:
-        say_empty("No device was used yet. Next: edgeloop runner --device host", as_json)
-    if as_json or not uses:
+        empty = "No device was used yet. Next: edgeloop runner --device host"
+        say_empty(empty, as_json or csv is not None)
+    if as_json or csv is not None or not uses:
         return
     cells = [
-        (u.device, f"{u.day}", str(u.uses), f"{u.seconds:.0f}", f"{100 * u.utilisation:.1f} %")
+        (
+            u.machine,
+            u.device,
+            f"{u.day}",
+            str(u.uses),
+            f"{u.seconds:.0f}",
+            f"{100 * u.utilisation:.1f} %",
+        )
         for u in uses
     ]
     columns = (
+        TableColumn("machine", 90, 16),
         TableColumn("device", 100, 24),
         TableColumn("day", 95),
         *(TableColumn(name, 80, right=True) for name in ("uses", "seconds", "of the day")),
     )
-    devices, days = len({use.device for use in uses}), len({use.day for use in uses})
+    devices, days = len({(u.machine, u.device) for u in uses}), len({use.day for use in uses})
     seconds = sum(use.seconds for use in uses)
     total = f"{plural(devices, 'device')}, {plural(days, 'day')}: {seconds:.0f} s in use"
     click.echo(listing(columns, cells, total=total))

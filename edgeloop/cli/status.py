@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 import tempfile
 import time
 from array import array
@@ -19,6 +18,7 @@ from edgeloop._util.values import duration_text
 from edgeloop.cli.app import (
     any_names_argument,
     common_options,
+    csv_option,
     interval_option,
     opened,
     tag_option,
@@ -29,8 +29,8 @@ from edgeloop.cli.terminal import (
     TableColumn,
     fit,
     no_models,
+    print_csv,
     print_json,
-    printable,
     say_empty,
     short_count,
     shown,
@@ -47,11 +47,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @any_names_argument
-@click.option(
-    "--csv",
-    type=click.Path(path_type=Path, allow_dash=True),
-    help="Write CSV to this file; '-' for stdout.",
-)
+@csv_option
 @tag_option
 @click.option(
     "--state",
@@ -266,7 +262,7 @@ def _write_all(models: _Selection, columns: str | None, sort: str | None, csv: P
             for row in counted()
         )
     else:
-        _write_csv(counted(), csv, chosen or present)
+        print_csv(counted(), csv, chosen or present)
         if str(csv) != "-":
             click.echo(f"{count} rows written to {csv}", err=True)
     return count > 0
@@ -311,28 +307,6 @@ def _table_columns(chosen: str | None, sort: str | None) -> list[str]:
 
 def _names(columns: str | None) -> list[str]:
     return [name.strip() for name in (columns or "").split(",") if name.strip()]
-
-
-class _PrintableLines:
-    """A terminal that gets no control characters from rows, as in the table."""
-
-    def write(self, line: str) -> int:
-        click.echo(printable(line.removesuffix("\n")))
-        return len(line)
-
-
-def _write_csv(rows: Iterable[Values], target: Path, columns: Sequence[str]) -> None:
-    from edgeloop._util.files import replacing
-    from edgeloop.errors import LocalFileError
-    from edgeloop.models.catalog import write_csv
-
-    if str(target) == "-":
-        write_csv(rows, columns, _PrintableLines() if sys.stdout.isatty() else sys.stdout)
-        return
-    if target.is_dir():
-        raise LocalFileError(path=target, reason="is a folder; name a file for the CSV")
-    with replacing(target) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-        write_csv(rows, columns, file)
 
 
 def _chosen(columns: str | None, rows: Sequence[Values], for_people: bool = True) -> list[str]:

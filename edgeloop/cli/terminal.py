@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from edgeloop.errors import NoSuchModel
     from edgeloop.node.datasets import Progress
-    from edgeloop.store import Value
+    from edgeloop.store import Value, Values
     from edgeloop.workspace import Workspace
 
 
@@ -45,6 +45,29 @@ def print_json(rows: Iterable[Mapping[str, object]]) -> None:
         click.echo(separator + batch, nl=False)
         separator = ","
     click.echo("[]" if separator == "[" else "\n]")
+
+
+def print_csv(rows: Iterable[Values], target: Path, columns: Sequence[str]) -> None:
+    """To a file, which is replaced as a whole, or to stdout, which is `-`."""
+    from edgeloop._util.files import replacing
+    from edgeloop.errors import LocalFileError
+    from edgeloop.models.catalog import write_csv
+
+    if str(target) == "-":
+        write_csv(rows, columns, _PrintableLines() if sys.stdout.isatty() else sys.stdout)
+        return
+    if target.is_dir():
+        raise LocalFileError(path=target, reason="is a folder; name a file for the CSV")
+    with replacing(target) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        write_csv(rows, columns, file)
+
+
+class _PrintableLines:
+    """A terminal that gets no control characters from rows, as in the table."""
+
+    def write(self, line: str) -> int:
+        click.echo(printable(line.removesuffix("\n")))
+        return len(line)
 
 
 def _item(row: Mapping[str, object]) -> str:

@@ -67,6 +67,11 @@ class Platform:
             state = f"write your {rest.lower()}" if rest.isupper() else ListedDevice.state
             yield ListedDevice(name, state=state)
 
+    def describe(self, listed: ListedDevice, settings: Settings) -> ListedDevice:
+        """With the chip and the model of an attached device, for which it may be asked: a person
+        waits for this, runners do not. One that does not answer says so in its state."""
+        return listed
+
     def devices_of_type(self, chip: str, settings: Settings) -> Sequence[str]:
         """Names of the attached devices of this type, for example all boards with a chip."""
         return ()
@@ -492,6 +497,8 @@ class ListedDevice:
     is_attached: bool = False
     """Plugged into this machine: runners report it even while it is not in use."""
     condition: DeviceCondition = DeviceCondition()
+    chip: str = ""
+    model: str = ""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ the group `edgeloop.platforms`, each a `Platform` class or a function that makes
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING
@@ -138,6 +139,24 @@ def list_devices(settings: Settings) -> list[ListedDevice]:
             reason = str(error).partition("\n")[0] or type(error).__name__
             listed.append(ListedDevice(point.name, state=f"cannot be listed: {reason}"))
     return sorted(listed, key=lambda device: device.estimate != ListedDevice.estimate)
+
+
+def describe_devices(settings: Settings) -> list[ListedDevice]:
+    """As `list_devices`, and attached devices say what they are; all are asked at once."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    def describe(listed: ListedDevice) -> ListedDevice:
+        if not listed.is_attached or listed.condition.state != "ready":
+            return listed
+        try:
+            return platform_of(listed.device).describe(listed, settings)
+        except Exception as error:  # noqa: BLE001 - a plug-in may fail in any way
+            reason = str(error).partition("\n")[0] or type(error).__name__
+            return replace(listed, state=f"cannot be described: {reason}")
+
+    listed = list_devices(settings)
+    with ThreadPoolExecutor(max(1, len(listed)), thread_name_prefix="describe") as pool:
+        return list(pool.map(describe, listed))
 
 
 def health(settings: Settings) -> list[HealthCheck]:

@@ -11,7 +11,7 @@ from datetime import UTC, date, datetime, timedelta
 from edgeloop.models.columns import natural_key
 from edgeloop.models.plan import Plan, records_of
 from edgeloop.models.runners import CurrentStage, RunnerDevice, RunnerEntry
-from edgeloop.store import Values
+from edgeloop.store import Value, Values
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,25 @@ def machine_lines(
     for key, stages in by_device.items():
         if key not in lines:
             lines[key] = _with_work(MachineLine(*key, "idle"), stages, now_s)
-    order = sorted(lines, key=lambda key: (natural_key(key[0]), natural_key(key[1])))
-    return [lines[key] for key in order]
+    shown = _each_board_once(lines.values())
+    return sorted(shown, key=lambda line: (natural_key(line.machine), natural_key(line.device)))
+
+
+def _each_board_once(lines: Iterable[MachineLine]) -> list[MachineLine]:
+    """Runners of one host may have several names, and each reports the boards that it does not
+    use: such a board is shown where it is used, and otherwise once."""
+    by_board: dict[tuple[str, str], list[MachineLine]] = defaultdict(list)
+    for line in lines:
+        by_board[line.host or line.machine, line.device].append(line)
+    shown: list[MachineLine] = []
+    for same in by_board.values():
+        live = [line for line in same if line.state != "dead"]
+        unused = [line for line in live if line.device and line.host and not line.stages]
+        if len(unused) < len(live) or not unused:
+            shown += [line for line in same if line not in unused]
+        else:
+            shown.append(unused[0])
+    return shown
 
 
 def _line(entry: RunnerEntry, device: RunnerDevice, plan: Plan, now_s: float) -> MachineLine:
@@ -150,8 +167,14 @@ def _time(value: object) -> float:
 # The use of devices, as `record_use` wrote it.
 
 
+USE_COLUMNS = ("machine", "device", "day", "seconds", "uses")
+
+
 @dataclass(frozen=True)
 class DeviceUse:
+    """The machine is empty in rows of older versions and of Archai, which name the device alone."""
+
+    machine: str
     device: str
     day: date
     seconds: float
@@ -160,6 +183,17 @@ class DeviceUse:
     @property
     def utilisation(self) -> float:
         return self.seconds / 86_400
+
+    @property
+    def values(self) -> dict[str, Value]:
+        """As `usage` prints it as JSON and CSV."""
+        return {
+            "machine": self.machine,
+            "device": self.device,
+            "day": f"{self.day}",
+            "seconds": self.seconds,
+            "uses": self.uses,
+        }
 
 
 @dataclass(frozen=True)
@@ -182,15 +216,16 @@ class UseToday:
 
 
 def use_today(rows: Iterable[Values], now: datetime) -> UseToday:
+    """The machine itself has the empty name here, although the record says `host`."""
     today = now.astimezone(UTC).date()
-    placed: list[Values] = []
-    unplaced: list[Values] = []
+    midnight = datetime.combine(today, datetime.min.time(), UTC)
+    renamed: list[Values] = []
     for row in rows:
         owner = str(row.get("owner", ""))
-        (placed if owner else unplaced).append({**row, "name": owner} if owner else row)
-    midnight = datetime.combine(today, datetime.min.time(), UTC)
-    by_place = {place_of(u.device): u.seconds for u in utilisation(placed) if u.day == today}
-    by_device = {u.device: u.seconds for u in utilisation(unplaced) if u.day == today}
+        renamed.append({**row, "name": place_of(owner)[1]} if owner else row)
+    uses = [use for use in utilisation(renamed) if use.day == today]
+    by_place = {(use.machine, use.device): use.seconds for use in uses if use.machine}
+    by_device = {use.device: use.seconds for use in uses if not use.machine}
     return UseToday(max(1.0, (now - midnight).total_seconds()), by_place, by_device)
 
 
@@ -202,19 +237,24 @@ def place_of(owner: str) -> tuple[str, str]:
 
 
 def utilisation(rows: Iterable[Values]) -> list[DeviceUse]:
-    """Seconds in use per device and UTC day; overlapping uses of one device count once."""
-    spans: dict[tuple[str, date], list[tuple[datetime, datetime]]] = defaultdict(list)
-    uses: dict[tuple[str, date], int] = defaultdict(int)
+    """Seconds in use per machine, device and UTC day; overlapping uses of one device count once."""
+    spans: dict[tuple[str, str, date], list[tuple[datetime, datetime]]] = defaultdict(list)
     for row in rows:
         start, end = _moment(row.get("start")), _moment(row.get("end"))
         if start is None or end is None or end < start:
             continue
+        machine, _ = place_of(str(row.get("owner", "")))
         for day, first, last in _days(start, end):
-            spans[str(row.get("name", "")), day].append((first, last))
-            uses[str(row.get("name", "")), day] += 1
+            spans[machine, str(row.get("name", "")), day].append((first, last))
     return [
-        DeviceUse(device, day, _covered(spans[device, day]), uses[device, day])
-        for device, day in sorted(spans)
+        DeviceUse(
+            machine=machine,
+            device=device,
+            day=day,
+            seconds=_covered(periods),
+            uses=len(periods),
+        )
+        for (machine, device, day), periods in sorted(spans.items())
     ]
 
 

@@ -498,11 +498,11 @@ def f1_chart(
 
 
 def utilisation_chart(uses: Iterable[Mapping[str, object]]) -> Chart:
-    """How busy each device was, by day, from the rows of `edgeloop usage --json`: `device`, `day`,
-    `seconds` and `uses`."""
+    """How busy each device was, by day, from the rows of `edgeloop usage --json`: `machine`,
+    `device`, `day`, `seconds` and `uses`."""
     rows = [
         {
-            "device": str(use.get("device", "")),
+            "device": _device_label(use),
             "day": str(use.get("day", "")),
             "percent": number(use.get("seconds")) / 864.0,
             "uses": or_null(number(use.get("uses"))),
@@ -539,6 +539,11 @@ def utilisation_chart(uses: Iterable[Mapping[str, object]]) -> Chart:
         description="about:N",
     )
     return sized(chart, "Device use", "time in use, as share of the day", height=80)
+
+
+def _device_label(use: Mapping[str, object]) -> str:
+    device, machine = str(use.get("device", "")), str(use.get("machine", ""))
+    return f"{device} on {machine}" if machine else device
 
 
 def _rank_correlation(one: Sequence[float], two: Sequence[float]) -> float:

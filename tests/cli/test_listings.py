@@ -44,7 +44,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         store.models("an-experiment-with-a-rather-long-name").insert("x", {"status": "new"})
         for number, device in enumerate((CHIP, WIDE, "host")):
             span = {"start": "2026-11-01T10:00:00", "end": "2026-11-01T22:00:00"}
-            store.usage().insert(str(number), {"name": device, **span})
+            owner = {"owner": f"{LONG}/{device}"} if device != "host" else {}
+            store.usage().insert(str(number), {"name": device, **span, **owner})
         fleets = Fleets(store)
         for name in ("night", "a-fleet-with-a-long-name"):
             spec = FleetSpec(

@@ -394,14 +394,32 @@ def test_a_tool_that_fails_is_written_into_the_row_and_no_number_is(
     assert 3 in [record.attempts for record in records_of(row).values()]
 
 
-def test_devices_lists_boards_and_says_what_to_do_about_them(
-    farm: Farm, board: VirtualBoard
+def test_devices_names_chip_and_model_of_each_board_or_says_what_to_do_about_it(
+    farm: Farm, board: VirtualBoard, boards: Callable[..., VirtualBoard]
 ) -> None:
-    rows = {row["device"]: row for row in json.loads(farm.edgeloop("devices", "--json").stdout)}
-    assert rows[f"adb:{board.serial}"]["state"].startswith("ready")
+    """Over TCP the adb server itself says nothing of what a board is."""
+    phone = {"ro.product.model": "Phone\x1b[31m 13", "ro.soc.model": "SM8550"}
+    other = boards("b", properties=phone)
+    names = [f"adb:{each.serial}" for each in (board, other)]
+
+    def listed() -> list[dict[str, str]]:
+        rows = json.loads(farm.edgeloop("devices", "--device", "adb:*", "--json").stdout)
+        return sorted(rows, key=lambda row: names.index(row["device"]))
+
+    assert [(row["device"], row["chip"], row["model"], row["state"]) for row in listed()] == [
+        (names[0], "snapdragon-888", "Virtual Board 888", "ready: Virtual Board 888, Android 13"),
+        (names[1], "snapdragon-8-gen-2", "Phone[31m 13", "ready: Phone[31m 13, Android 13"),
+    ]
+    table = farm.edgeloop("devices", "--device", "adb:*").stdout
+    assert "snapdragon-888" in table and "Virtual Board 888" in table
+    settings = farm.folder / "edgeloop.yaml"
+    settings.write_text(settings.read_text().replace("probe_seconds: 2", "probe_seconds: 0.5"))
+    other.freeze()
     board.unauthorise()
-    rows = {row["device"]: row for row in json.loads(farm.edgeloop("devices", "--json").stdout)}
-    assert "accept the dialog" in rows[f"adb:{board.serial}"]["state"]
+    refused, hung = listed()
+    assert "accept the dialog" in refused["state"] and refused["chip"] == ""
+    assert hung["state"] == "it did not answer within 0.5 s"
+    other.thaw()
 
 
 # The program itself, but what its runner says of itself is never older than a moment.
@@ -417,14 +435,18 @@ def test_the_states_of_a_runners_boards_are_seen_from_other_machines(
     farm: Farm, board: VirtualBoard, boards: Callable[..., VirtualBoard]
 ) -> None:
     """Hot, busy and unplugged; beside it a board that nobody uses, plugged in and unauthorized. A
-    second runner does not get the board that is in use."""
+    second runner does not get the board that is in use. The runner has a name of its own, which
+    is not the one by which the machine that looks would list its boards."""
     settings = farm.folder / "edgeloop.yaml"
     settings.write_text(settings.read_text().replace("tool_seconds: 8", "tool_seconds: 300"))
     farm.program = ("-c", TALKATIVE)
     other = boards("b")
     board.set_temperature(0, 95_000)
     board.set_tool(hang=True)
+    here = farm.environ
+    farm.environ = {**here, "EDGELOOP_NODE": "lab-1"}
     runner = farm.runner("--subset", ONE, device=f"adb:{board.serial}")
+    farm.environ = here
 
     def states(workspace: Workspace) -> dict[str, str]:
         return {d.device: d.state for entry in workspace.runners() for d in entry.devices}
@@ -443,8 +465,10 @@ def test_the_states_of_a_runners_boards_are_seen_from_other_machines(
         eventually(lambda: states(workspace).get(used) == "busy")
         seen = json.loads(farm.edgeloop("devices", "--watch", "--json").stdout)
         lines = {line["device"]: line for line in seen}
+        assert sorted(line["device"] for line in seen if line["device"]) == sorted([used, unused])
         assert (lines[used]["state"], lines[used]["doing"]) == ("busy", [f"benchmark {ONE}"])
-        assert lines[used]["machine"] == lines[unused]["machine"] == workspace.settings.node
+        assert lines[used]["machine"] == lines[unused]["machine"] == "lab-1"
+        assert workspace.settings.node != "lab-1"
         assert "accept the dialog" in lines[unused]["detail"]
         second = farm.runner("--drain", device=used)
         refusal = ended(second)

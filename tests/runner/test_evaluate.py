@@ -138,10 +138,13 @@ def test_steady_lists_and_resets_what_varies(farm: Farm) -> None:
 
 @pytest.mark.slow
 def test_usage_counts_the_runs_that_were(farm: Farm) -> None:
+    with farm.workspace() as workspace:
+        node = workspace.settings.node
     uses = {
-        row["device"]: row["uses"] for row in json.loads(farm.edgeloop("usage", "--json").stdout)
+        (row["machine"], row["device"]): row["uses"]
+        for row in json.loads(farm.edgeloop("usage", "--json").stdout)
     }
-    assert uses == {"host": 3, "htp:qcs8550": 3}
+    assert uses == {(node, "host"): 3, (node, "htp:qcs8550"): 3}
 
 
 def test_doctor_says_what_is_there_and_what_is_missing(tmp_path: Path) -> None:

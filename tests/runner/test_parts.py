@@ -22,12 +22,13 @@ from edgeloop.models.columns import run_spread
 from edgeloop.models.files import ModelFile
 from edgeloop.models.leases import Leases, Outcome
 from edgeloop.models.plan import default_plan
+from edgeloop.models.runners import DEAD_S, RunnerDevice, RunnerEntry
 from edgeloop.models.upload import UploadOptions
 from edgeloop.platforms import Measurement, open_device
 from edgeloop.platforms.batching import ahead
 from edgeloop.platforms.qnn.toolchain import QnnToolchain
 from edgeloop.runner.coordinator import Coordinator
-from edgeloop.runner.machines import use_today, utilisation
+from edgeloop.runner.machines import machine_lines, use_today, utilisation
 from edgeloop.runner.presence import record_use
 from edgeloop.runner.resources import WorkFolder, fetch_files
 from edgeloop.runner.stages.accuracy import accuracy
@@ -228,11 +229,72 @@ class TestUsage:
         places = [("a", "htp"), ("a", ""), ("b", "htp"), ("b", "adb:1"), ("b", "")]
         assert [today.share(*place) for place in places] == [0.25, 0.25, 0.5, 1.0, 0.0]
 
+    def test_equal_devices_of_several_machines_are_apart(self) -> None:
+        """A machine's own stages run on `host`, as do those of its device `host`."""
+        usage, hour = MemoryStore().usage(), timedelta(hours=1)
+        start = datetime(2026, 11, 15, 6, tzinfo=UTC)
+        for owner in ("quant-1:runner", "quant-1/host", "quant-2:runner"):
+            record_use(usage, "host", start, start + hour, owner=owner)
+        record_use(usage, "host", start, start + 2 * hour)  # by an older version, or Archai
+        assert [
+            (u.machine, u.device, u.seconds, u.uses)
+            for u in utilisation(r.values for r in usage.query())
+        ] == [
+            ("", "host", 7_200.0, 1),
+            ("quant-1", "host", 3_600.0, 2),
+            ("quant-2", "host", 3_600.0, 1),
+        ]
+
     def test_the_columns_are_those_of_the_old_table(self) -> None:
         usage = MemoryStore().usage()
         record_use(usage, "htp", NOW, NOW)
         (row,) = usage.query()
         assert {"name", "start", "end"} <= row.values.keys()
+
+
+class TestMachines:
+    """Of runners with names of their own on one host, `vm`, and of another host."""
+
+    def lines(self, *runners: tuple[str, str, tuple[RunnerDevice, ...]], dead: str = "") -> object:
+        entries = [
+            RunnerEntry(
+                id=f"{node}|1",
+                node=node,
+                experiment="exp",
+                host=host,
+                devices=devices,
+                age_s=DEAD_S + 1 if node == dead else 1.0,
+            )
+            for node, host, devices in runners
+        ]
+        return [
+            (line.machine, line.device, line.state)
+            for line in machine_lines(entries, default_plan(), 100.0)
+        ]
+
+    USED = RunnerDevice("adb:1", can=("device", "device@adb:1"))
+    PLUGGED = RunnerDevice("adb:1", "plugged")
+
+    def test_a_board_is_shown_where_it_is_used(self) -> None:
+        host = RunnerDevice("host", can=("device",))
+        assert self.lines(
+            ("lab-1", "vm", (self.USED,)),
+            ("lab-2", "vm", (self.PLUGGED, host)),
+            ("lab-3", "vm", (host,)),
+            ("far", "other", (self.PLUGGED,)),
+        ) == [
+            ("far", "adb:1", "plugged"),
+            ("lab-1", "adb:1", "idle"),
+            ("lab-2", "host", "idle"),
+            ("lab-3", "host", "idle"),
+        ]
+
+    def test_a_board_that_no_live_runner_uses_is_shown_once(self) -> None:
+        plugged = ("lab-2", "vm", (self.PLUGGED,)), ("lab-3", "vm", (self.PLUGGED,))
+        assert self.lines(*plugged) == [("lab-2", "adb:1", "plugged")]
+        dead = ("lab-1", "vm", (self.USED,))
+        assert self.lines(dead, *plugged, dead="lab-1") == [("lab-2", "adb:1", "plugged")]
+        assert self.lines(dead, dead="lab-1") == [("lab-1", "adb:1", "dead")]
 
 
 class TestAhead:

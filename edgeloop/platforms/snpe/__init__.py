@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
@@ -13,7 +13,7 @@ from pydantic import Field
 from edgeloop._util.health import HealthCheck
 from edgeloop._util.schema import Section, Text
 from edgeloop._util.values import number
-from edgeloop.errors import EdgeloopError
+from edgeloop.errors import DeviceUnavailable, EdgeloopError
 from edgeloop.platforms.base import DeviceLeftover, ListedDevice, Platform
 
 if TYPE_CHECKING:
@@ -126,6 +126,22 @@ class SnpePlatform(Platform):
                     is_attached=True,
                     condition=board.condition,
                 )
+
+    def describe(self, listed: ListedDevice, settings: Settings) -> ListedDevice:
+        """The board is asked once and left alone if it does not answer: another runner may use it,
+        which a reconnection would disturb."""
+        from edgeloop.platforms.snpe.adb import Adb
+        from edgeloop.platforms.snpe.device import BoardProperties
+
+        limit_s = settings.section(SnpeSettings).board_probe_seconds
+        try:
+            said = BoardProperties.read(Adb(listed.device.partition(":")[2]), limit_s)
+        except DeviceUnavailable as error:
+            return replace(listed, state=str(error.fields["reason"]))
+        android = f"Android {said.release}" if said.release else ""
+        about = ", ".join(filter(None, (said.model, android)))
+        state = f"ready: {about}" if about else "ready"
+        return replace(listed, state=state, chip=said.chip, model=said.model)
 
     def devices_of_type(self, chip: str, settings: Settings) -> Sequence[str]:
         names = [device.device for device in self.list_devices(settings)]

@@ -144,6 +144,27 @@ def chip_of(soc: str, platform: str) -> str:
     return next(iter([*listed, *filter(None, plain)]), "")
 
 
+@dataclass(frozen=True)
+class BoardProperties:
+    """What a board says of itself; empty where it says nothing."""
+
+    model: str
+    platform: str
+    release: str
+    soc: str
+
+    @classmethod
+    def read(cls, adb: Adb, limit_s: float | None = None) -> BoardProperties:
+        script = "\n".join(f"getprop {name}" for name in _PROPERTIES)
+        text = adb.shell(script, limit_s).text
+        lines = ["".join(c for c in line if c.isprintable()) for line in text.splitlines()]
+        return cls(*(*(line.strip() for line in lines), "", "", "", "")[:4])
+
+    @property
+    def chip(self) -> str:
+        return chip_of(self.soc, self.platform)
+
+
 class AdbDevice:
     """A session on a board; `open_session` gives further ones, all on the same board and lease."""
 
@@ -188,14 +209,12 @@ class AdbDevice:
 
     def probe(self) -> str:
         self._adb.probe()
-        script = "\n".join(f"getprop {name}" for name in _PROPERTIES)
-        lines = self._adb.shell(script).text.splitlines()
-        model, platform, release, soc = (*(line.strip() for line in lines), "", "", "", "")[:4]
-        self.device_type = chip_of(soc, platform)
-        parts = [model or "a board", platform, f"Android {release}" if release else ""]
-        line = ", ".join(part for part in parts if part)
+        said = BoardProperties.read(self._adb)
+        self.device_type = said.chip
+        android = f"Android {said.release}" if said.release else ""
+        line = ", ".join(filter(None, (said.model or "a board", said.platform, android)))
         version = self._sdk.version or "of unknown version" if self._sdk else "missing"
-        return "".join(c for c in f"{line}; SDK {version}" if c.isprintable())
+        return f"{line}; SDK {version}"
 
     def condition(self) -> DeviceCondition:
         reported = self._adb.condition()

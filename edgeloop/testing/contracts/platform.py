@@ -412,5 +412,6 @@ class PlatformContract(ToolchainContract, DeviceContract):
         settings = Settings.load()
         for line in platform.list_devices(settings):
             assert line.device.partition(":")[0] in str(platform.device_names)
+            assert platform.describe(line, settings).device == line.device
         for check in platform.health(settings):
             assert check.what and "\n" not in check.text

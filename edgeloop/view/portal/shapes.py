@@ -317,8 +317,10 @@ class Busy:
 
 @dataclass(frozen=True)
 class DayUse:
-    """`day` is ISO 8601, UTC; `share` of the day between 0 and 1."""
+    """`day` is ISO 8601, UTC; `share` of the day between 0 and 1. The machine is empty where the
+    record does not name it."""
 
+    machine: str
     device: str
     day: str
     seconds: float

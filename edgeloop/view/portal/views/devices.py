@@ -40,10 +40,9 @@ def devices_view(
     except EdgeloopError as error:
         trouble = redact(str(error))
     days_used = days_of(usage, days)
-    used = [
-        {"device": u.device, "day": u.day, "seconds": u.seconds, "uses": u.uses} for u in days_used
-    ]
-    svg = portal.draw_twice(("use", days_used), lambda: utilisation_chart(used), "use-")
+    svg = portal.draw_twice(
+        ("use", days_used), lambda: utilisation_chart(map(vars, days_used)), "use-"
+    )
     queue = queue_view(portal, experiment)
     lines, read_at = machines_of(portal, snapshot)
     today = use_today(usage, datetime.now(UTC))
@@ -88,10 +87,17 @@ def card_of(line: MachineLine, read_at: float, today: UseToday) -> DeviceCard:
 
 
 def days_of(usage: Iterable[Values], days: int) -> tuple[DayUse, ...]:
-    """Per device and UTC day, for the last days."""
+    """Per machine, device and UTC day, for the last days."""
     first = time.strftime("%Y-%m-%d", time.gmtime(time.time() - (days - 1) * 86_400))
     return tuple(
-        DayUse(use.device, use.day.isoformat(), use.seconds, use.utilisation, use.uses)
+        DayUse(
+            machine=use.machine,
+            device=use.device,
+            day=use.day.isoformat(),
+            seconds=use.seconds,
+            share=use.utilisation,
+            uses=use.uses,
+        )
         for use in utilisation(usage)
         if use.day.isoformat() >= first
     )
