@@ -15,10 +15,11 @@ SERVERS := .tools/servers/.ready
 AZURITE := .tools/azurite/.ready
 ADBD := .tools/adbd/.ready
 KEDA := .tools/keda/.ready
+ARCHAI := .tools/archai/.ready
 CLUSTERS := .tools/clusters/.ready
 PYTHONS := .tools/pythons/.ready
 IMAGE := .tools/image/.ready
-FOR_TEST := $(READY) $(SERVERS) $(AZURITE) $(ADBD) $(KEDA)
+FOR_TEST := $(READY) $(SERVERS) $(AZURITE) $(ADBD) $(KEDA) $(ARCHAI)
 FOR_SOAK := $(FOR_TEST) $(CLUSTERS) $(PYTHONS) $(IMAGE)
 # Steps wait for downloads as much as for processors.
 PARALLEL := --no-print-directory -j3
@@ -63,6 +64,10 @@ $(ADBD): scripts/install-adbd | $(SERVERS)
 
 $(KEDA): scripts/install-keda | $(SERVERS)
 	@scripts/once $@ scripts/install-keda .tools/keda
+
+# The package whose store Edgeloop shares, for tests that use both on one account.
+$(ARCHAI): scripts/install-archai | $(READY)
+	@scripts/once $@ scripts/install-archai .tools/archai
 
 # Slurm, and what the two below are made with.
 $(CLUSTERS): scripts/install-servers | $(SERVERS)

@@ -6,12 +6,8 @@ its steps (list, take the first ONNX file, lock, merge, unlock) are done with `A
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +20,6 @@ from edgeloop.models.leases import Outcome
 from edgeloop.runner.stages.base import Result
 from edgeloop.runner.worker import store_and_commit
 from edgeloop.workspace import Workspace
-from tests.kept import REPOSITORY
 from tests.nets import save_tiny
 from tests.runner.conftest import NETS, Farm
 
@@ -42,21 +37,10 @@ CONVERTED = {
 ONNX = (r".*\.onnx$", r".*\.onnx")  # what its runner asks for
 
 
-PACKAGE = "archai==1.0.0"
-INSTALLED = REPOSITORY / ".tools" / PACKAGE
-
-
 @pytest.fixture(scope="module")
-def archai() -> Iterator[type[Any]]:
-    """The package alone, installed once; what its store imports is in this environment already."""
-    if not INSTALLED.is_dir():
-        install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
-        with tempfile.TemporaryDirectory(dir=INSTALLED.parent) as folder:
-            subprocess.run([*install, "--target", f"{folder}/archai", PACKAGE], check=True)
-            with contextlib.suppress(OSError):  # another worker was first
-                Path(folder, "archai").rename(INSTALLED)
+def archai(archai_package: Path) -> Iterator[type[Any]]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(INSTALLED))
+        patch.syspath_prepend(str(archai_package))
         from archai.common.store import ArchaiStore  # type: ignore[import-not-found]
 
         yield ArchaiStore

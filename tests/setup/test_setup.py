@@ -29,7 +29,7 @@ DEMO = {"install-python", "make-venv .venv demo"}
 UNIT = {"install-python", "make-venv .venv all"}
 TEST = UNIT | {
     *("install-servers test", "install-azurite .tools/azurite"),
-    *("install-adbd .tools/adbd", "install-keda .tools/keda"),
+    *("install-adbd .tools/adbd", "install-keda .tools/keda", "install-archai .tools/archai"),
 }
 SOAK = {
     *("install-servers soak", "install-interpreters .tools/pythons", "build-image .tools/image"),
