@@ -129,21 +129,22 @@ def status(
             rows = models.for_table(_table_columns(columns, sort))
             return in_order(rows, _checked_sort(sort or "state", rows))
 
-        def text(screen: Screen, live: bool = False) -> str:
-            rows = read()
-            return model_table(rows, screen, _chosen(columns, rows), live) if rows or live else ""
+        def text(rows: Sequence[Values], screen: Screen, live: bool = False) -> str:
+            return model_table(rows, screen, _chosen(columns, rows), live)
 
         if watch:
-            show(lambda screen: text(screen, live=True), interval)
+            show(lambda screen: text(read(), screen, live=True), interval)
             return
         left_out = rows_left_out()
         if as_json or csv is not None:
             has_rows = _write_all(models, columns, sort, csv)
         else:
-            table = text(Screen.of_stdout())
-            has_rows = bool(table)
+            rows = read()
+            has_rows = bool(rows)
             if has_rows:
-                click.echo(table)
+                click.echo(text(rows, Screen.of_stdout()))
+                if next_step := _without_runner(workspace, rows):
+                    click.echo(next_step, err=True)
         if has_rows:
             return
         if rows_left_out() > left_out:
@@ -156,6 +157,17 @@ def status(
 
 
 COMMANDS = (status,)
+_UNTOUCHED = ("new", "uploaded", "reset")  # the last two are Archai's words
+
+
+def _without_runner(workspace: Workspace, rows: Sequence[Values]) -> str:
+    """What to do where no model has been begun, and no live runner would begin one."""
+    if any(row.get("status") not in _UNTOUCHED for row in rows):
+        return ""
+    if not all(runner.is_dead for runner in workspace.runners()):
+        return ""
+    experiment = workspace.experiment
+    return f"No runner serves experiment '{experiment}'. Next: edgeloop runner -e {experiment}"
 
 
 @dataclass(frozen=True)

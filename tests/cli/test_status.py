@@ -12,6 +12,7 @@ import pytest
 
 from edgeloop import Workspace
 from edgeloop.models.catalog import read_csv
+from edgeloop.models.runners import Registry, RunnerEntry
 from tests.cli.conftest import Edgeloop
 from tests.cli.running import command_line, environment
 from tests.cli.terminals import Terminal
@@ -149,6 +150,35 @@ def test_status_filters_by_status_node_and_stage(
     if not found:
         hint = "No model matches. 'edgeloop status -e default' shows all."
         assert hint in edgeloop("status", *options).out
+
+
+def test_csv_has_the_models_that_any_tool_holds(
+    table: Workspace, edgeloop: Edgeloop, project: Path
+):
+    table.upload(save_tiny(project / "net.onnx"), "held")
+    assert table.leases().claim(["onnx"], "bench-1:runner") is not None
+    said = edgeloop("status", "--locked", "--csv", "-", "--columns", "name,node")
+    assert sorted(said.out.splitlines()) == [
+        "brave-otter,'@home",
+        "held,bench-1:runner",
+        "name,node",
+    ]
+
+
+def test_new_models_without_a_live_runner_name_the_next_command(edgeloop: Edgeloop, project: Path):
+    with Workspace.open(experiment="forty") as workspace:
+        workspace.upload(save_tiny(project / "net.onnx"), "net")
+        hint = "No runner serves experiment 'forty'. Next: edgeloop runner -e forty\n"
+        assert edgeloop("status", "-e", "forty").err == hint
+        assert edgeloop("status", "-e", "forty", "--json").err == ""
+        registry = Registry(workspace.store)
+        registry.write(RunnerEntry("bench-1|1", "bench-1", "another"))
+        assert edgeloop("status", "-e", "forty").err == hint
+        registry.write(RunnerEntry("bench-2|1", "bench-2", "forty"))
+        assert edgeloop("status", "-e", "forty").err == ""
+        registry.remove("bench-2|1")
+        workspace.store.models("forty").insert("old", {"name": "old", "status": "complete"})
+        assert edgeloop("status", "-e", "forty").err == ""
 
 
 def test_an_unknown_stage_is_said_and_a_score_of_training_is_shown(

@@ -7,7 +7,7 @@ import io
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -20,6 +20,8 @@ from edgeloop.testing.faces import make_faces
 from edgeloop.workspace import Workspace
 from tests.cli.running import exit_code_of_main
 from tests.conftest import StoreUnderTest
+from tests.kept import REPOSITORY
+from tests.peers.process import MissingComponent
 
 NETS = Path(__file__).parents[2] / "edgeloop" / "view" / "demo_data"
 SIZES = ("--calibration-images", "24", "--quick-images", "10", "--thorough-images", "20")
@@ -80,10 +82,31 @@ class Farm:
         return ("runner", "--dataset", str(self.faces), "--device", device, *SIZES, *more)
 
 
+@contextlib.contextmanager
+def busy_machine() -> Iterator[None]:
+    """Two programs compute beside what is tested."""
+    with contextlib.ExitStack() as running:
+        for _ in range(2):
+            load = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+            running.callback(load.wait)
+            running.callback(load.kill)
+        yield
+
+
 @pytest.fixture(scope="session")
 def faces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("faces") / "faces"
     make_faces(folder, 60, 64, seed=3)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def archai_package() -> Path:
+    """The folder of Microsoft Archai's own package from PyPI. What its store imports is in the test
+    environment already."""
+    folder = REPOSITORY / ".tools/archai"
+    if not (folder / "archai").is_dir():
+        raise MissingComponent("archai")
     return folder
 
 

@@ -23,7 +23,7 @@ from tests.conftest import clean_environ
 from tests.jobs.waiting import eventually
 from tests.kept import kept
 from tests.peers.board import VirtualBoard
-from tests.runner.conftest import NETS, SIZES, Farm
+from tests.runner.conftest import NETS, SIZES, Farm, busy_machine
 
 STAGES = ("convert", "benchmark", "f1_onnx", "f1_1k", "f1_1k_f", "f1_10k")
 NET = NETS / "unet-w8.onnx"
@@ -345,6 +345,39 @@ def test_a_runner_told_to_stop_frees_the_board_and_its_models(
     assert all(r.attempts == 0 for row in rows_of(farm) for r in records_of(row).values())
     assert board.shell(f"ls {LEASE}").returncode != 0
     assert not held_by_somebody(farm)
+
+
+@pytest.mark.parametrize("hangs", [False, pytest.param(True, marks=pytest.mark.soak)])
+def test_a_long_run_on_a_board_is_given_back_in_time_even_where_the_board_hangs(
+    farm: Farm, board: VirtualBoard, hangs: bool
+) -> None:
+    """On a busy machine; a board that hangs at the end costs no more than one answer of it."""
+    grace_s = 0.5
+    set_lease(farm, 60)
+    settings = farm.folder / "edgeloop.yaml"
+    settings.write_text(settings.read_text().replace("probe_seconds: 2", "probe_seconds: 6"))
+    board.set_tool(hang=True, times=1)
+    one = ("--benchmark-only", "--subset", ONE)
+    with busy_machine():
+        runner = farm.runner(*one, "--grace", str(grace_s), device=f"adb:{board.serial}")
+        eventually(lambda: running_tool(board), 120)
+        if hangs:
+            board.freeze()
+        runner.send_signal(signal.SIGTERM)
+        output, _ = runner.communicate(timeout=grace_s + 15)
+
+    assert runner.returncode == 0, output
+    assert "0 stages done, 1 given back." in output, output
+    assert "Traceback" not in output and "Exception" not in output, output
+    assert not held_by_somebody(farm), "another runner may take it at once"
+    assert all(r.attempts == 0 for row in rows_of(farm) for r in records_of(row).values())
+    if hangs:
+        board.thaw()
+    else:
+        assert board.shell(f"ls {LEASE}").returncode != 0, "and the board"
+    farm.drain(*one, device=f"adb:{board.serial}")
+    (row,) = [row for row in rows_of(farm) if row["name"] == ONE]
+    assert row["boards"] == f"adb:{board.serial}"
 
 
 @pytest.mark.soak

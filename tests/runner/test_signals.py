@@ -24,6 +24,7 @@ from edgeloop.testing.models import save_segmentation_model
 from edgeloop.workspace import Workspace
 from tests.conftest import StoreUnderTest
 from tests.jobs.waiting import eventually
+from tests.runner.conftest import busy_machine
 
 pytestmark = pytest.mark.slow
 
@@ -60,9 +61,9 @@ class Place:
         self.workspace.upload(save_segmentation_model(folder / "net.onnx", 32), name="net")
         self._started: list[subprocess.Popen[str]] = []
 
-    def start(self, *options: str) -> subprocess.Popen[str]:
+    def start(self, *options: str, program: str = SLOW) -> subprocess.Popen[str]:
         runner = subprocess.Popen(
-            [sys.executable, "-c", SLOW, "runner", "--health", str(self.health), *options],
+            [sys.executable, "-c", program, "runner", "--health", str(self.health), *options],
             cwd=self.folder,
             env={k: v for k, v in os.environ.items() if not k.startswith("EDGELOOP_")},
             stdout=subprocess.PIPE,
@@ -181,16 +182,67 @@ def test_a_drain_without_the_optional_package_says_so_at_once(place: Place) -> N
     assert records_of(place.row)["convert"].attempts == 0
 
 
+# The program itself, whose stages last until its end; it notes what it does with its leases, and
+# which heartbeats there are when it closes the store.
+NOTING = """
+import threading
+from pathlib import Path
+from edgeloop.cli import main
+from edgeloop.models.leases import Leases
+from edgeloop.runner import worker
+from edgeloop.workspace import Workspace
+def noted(kind, name):
+    made = getattr(kind, name)
+    def call(self, *arguments):
+        with Path("notes").open("a") as notes:
+            beats = sum(t.name == "heartbeat" for t in threading.enumerate())
+            notes.write(f"{name} {beats}\\n")
+        return made(self, *arguments)
+    setattr(kind, name, call)
+for kind, name in ((Leases, "renew"), (Leases, "release"), (Workspace, "close")):
+    noted(kind, name)
+worker.perform = lambda work, equipment: threading.Event().wait()
+main()
+"""
+
+
+def test_heartbeats_end_before_leases_are_released_and_the_store_closes_last(place: Place) -> None:
+    settings = place.folder / "edgeloop.yaml"
+    settings.write_text("lease_seconds: 0.6\nclock_margin_seconds: 0.2\n")
+    place.workspace.upload(save_segmentation_model(place.folder / "b.onnx", 48), name="other")
+    notes = place.folder / "notes"
+    runner = place.start("--grace", "0.3", program=NOTING)
+    soon(lambda: notes.exists() and notes.read_text().count("renew") > 3)
+    runner.send_signal(signal.SIGTERM)
+    output, _ = runner.communicate(timeout=0.3 + 15)
+
+    assert runner.returncode == 0 and "given back" in output, output
+    events = [line.split() for line in notes.read_text().splitlines()]
+    names = [name for name, _ in events]
+    first = names.index("release")
+    assert set(names[:first]) == {"renew"}, names
+    assert set(names[first:-1]) == {"release"} and names[-1] == "close", "no renewal after that"
+    assert int(events[-1][1]) == 0, "a heartbeat would use the closed store"
+    for row in place.workspace.status():
+        assert not any(record.is_held for record in records_of(row).values()), row
+
+
 @pytest.mark.server
 @pytest.mark.parametrize(
-    ("device", "stage"),
+    ("device", "stage", "calibration"),
     [
-        pytest.param("htp:qcs8550", "f1_1k", id="htp"),
-        pytest.param("host", "f1_onnx", id="host", marks=pytest.mark.soak),
+        pytest.param("htp:qcs8550", "f1_1k", 2, id="htp"),
+        pytest.param("htp:qcs8550", "convert", 600, id="convert"),
+        pytest.param("host", "f1_onnx", 2, id="host", marks=pytest.mark.soak),
+        pytest.param("htp:qcs8550", "f1_1k_f", 2, id="fp16", marks=pytest.mark.soak),
     ],
 )
 def test_a_long_stage_is_given_back_in_time_on_a_busy_machine(
-    tmp_path: Path, make_place: Callable[[str], StoreUnderTest], device: str, stage: str
+    tmp_path: Path,
+    make_place: Callable[[str], StoreUnderTest],
+    device: str,
+    stage: str,
+    calibration: int,
 ) -> None:
     """The real program on Azurite, with real inference that takes much longer than --grace."""
     make_faces(tmp_path / "faces", 600, 64, seed=3)
@@ -204,15 +256,15 @@ def test_a_long_stage_is_given_back_in_time_on_a_busy_machine(
         "--grace",
         "0.5",
         "--calibration-images",
-        "2",
+        str(calibration),
     ]
-    with Workspace(Settings.load(tmp_path, environ)) as workspace, ExitStack() as running:
+    with (
+        Workspace(Settings.load(tmp_path, environ)) as workspace,
+        ExitStack() as running,
+        busy_machine(),
+    ):
         workspace.upload(save_segmentation_model(tmp_path / "net.onnx", 384), name="net")
         workspace.upload(save_segmentation_model(tmp_path / "wide.onnx", 416), name="wide")
-        for _ in range(2):
-            load = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-            running.callback(load.wait)
-            running.callback(load.kill)
         runner = subprocess.Popen(
             [sys.executable, "-m", "edgeloop", "runner", *words],
             cwd=tmp_path,
@@ -243,4 +295,7 @@ def test_a_long_stage_is_given_back_in_time_on_a_busy_machine(
             records = records_of(row).values()
             assert row["status"] in ("waiting", "new") and row["node"] == "", row
             assert not any(record.is_held or record.attempts for record in records), row
+        plan, rows = workspace.plan, workspace.status()
+        can = {plan.capability(row, each) for row in rows for each in plan.stages}
+        assert workspace.leases().claim(can, "another:runner") is not None, "at once"
         eventually(lambda: not any(Path(f"/proc/{child}").exists() for child in children), 30)

@@ -81,15 +81,16 @@ class Board:
                 self._beat.start()
 
     def close(self) -> None:
-        """Calls under way end, tools of ours on the board too, and the lease is given back."""
+        """Calls under way end, tools of ours on the board too, and the lease is given back. This is
+        the end of a runner, which has no time for a board that hangs: its lease will expire."""
         self.closing.set()
         self.adb.close()
         if self._held:
             self.adb.reopen()
             self._runs.clear()
             with contextlib.suppress(DeviceUnavailable):
-                self._clear_leftovers()
-            self._lease.release()
+                self._clear_leftovers(self.options.probe_s)
+                self._lease.release(self.options.probe_s)
             self.adb.close()
         self._held = self._is_open = False
 
@@ -211,12 +212,13 @@ class Board:
             raise self.adb.unavailable(f"snpe-net-run cannot start there: {(broken or [said])[0]}")
         raise ModelFailed(reason=f"{where} failed: {said}")
 
-    def _clear_leftovers(self) -> None:
+    def _clear_leftovers(self, limit_s: float | None = None) -> None:
         """Tools that outlived their client still work on the board, and folders of runs that were
         cut off lie there; both belonged to the holder of the lease before, and are orphaned."""
         ours = "|".join(["'*'", *sorted(self._runs)])
         marker = words(f"{ROOT}/run/")
-        self.adb.shell(f"""
+        self.adb.shell(
+            f"""
 {restore(ROOT)}
 cd {words(f"{ROOT}/run")} || exit 0
 for old in *; do
@@ -225,7 +227,9 @@ for old in *; do
     sed -n 's#.*/proc/\\([0-9]*\\)/cwd.*#\\1#p' | while read -r number; do kill -9 "$number"; done
   rm -rf "./$old"
 done 2>/dev/null
-exit 0""")
+exit 0""",
+            limit_s,
+        )
 
     def _keep(self) -> None:
         """The lease lives as long as this process, busy or not; and this is how a board that hangs
@@ -328,12 +332,12 @@ class BoardLease:
             raise self.lost()
         return answer.text
 
-    def release(self) -> None:
+    def release(self, limit_s: float | None = None) -> None:
         """If it is still ours; a board that is gone frees itself."""
         away = f"{self._folder}.{self.token}"
         script = f"{self.guard('exit 0')}\n{words('mv', self._folder, away)} && "
         with contextlib.suppress(DeviceUnavailable):
-            self._adb.shell(script + words("rm", "-rf", away))
+            self._adb.shell(script + words("rm", "-rf", away), limit_s)
 
     def guard(self, otherwise: str) -> str:
         """Shell text that does `otherwise` where the lease is not ours. No program is started for
