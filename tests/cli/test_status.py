@@ -171,6 +171,8 @@ def test_new_models_without_a_live_runner_name_the_next_command(edgeloop: Edgelo
         hint = "No runner serves experiment 'forty'. Next: edgeloop runner -e forty\n"
         assert edgeloop("status", "-e", "forty").err == hint
         assert edgeloop("status", "-e", "forty", "--json").err == ""
+        none = edgeloop("status", "-e", "forty", "--state", "running").out
+        assert none == "No model matches. 'edgeloop status -e forty' shows all.\n"
         registry = Registry(workspace.store)
         registry.write(RunnerEntry("bench-1|1", "bench-1", "another"))
         assert edgeloop("status", "-e", "forty").err == hint

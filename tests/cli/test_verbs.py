@@ -146,6 +146,8 @@ def test_upload_allots_a_friendly_name_and_says_it(edgeloop: Edgeloop, project: 
     assert said.out.startswith(name) and "net.onnx" in said.out
     assert "1 model uploaded" in said.out
     assert said.out.endswith("Next: edgeloop runner -e default; then edgeloop status -e default\n")
+    elsewhere = edgeloop("upload", "net.onnx", "-e", "forty").out
+    assert elsewhere.endswith("Next: edgeloop runner -e forty; then edgeloop status -e forty\n")
     assert rows()[name]["model_name"] == "net.onnx"
 
 
