@@ -2,9 +2,9 @@
 `faults`, `layers`, `nas_table`, `precision`, `recovery`, `gate` and `resources` without a name.
 
 startup, first, data, csv, memory, scoring, estimate, evaluate, claims, queue, throughput,
-two-runners, nemesis, protocol, jobs, azureml, verbs, sampler, screen, training, asynchronous,
-laptop, pareto, portal, boards, fleet, fleet-sim, endurance, architectures, resources, structure,
-trace, latency, layers, recovery, gate, advice, precision, early-stopping, many-chips,
+two-runners, stopping, nemesis, protocol, jobs, azureml, verbs, sampler, screen, training,
+asynchronous, laptop, pareto, portal, boards, fleet, fleet-sim, endurance, architectures, resources,
+structure, trace, latency, layers, recovery, gate, advice, precision, early-stopping, many-chips,
 nas_table, faults
 
 `advice`, `architectures`, `resources`, `structure`, `trace`, `two-runners`, `endurance`,
@@ -36,6 +36,7 @@ BENCHES = {
     "queue": "queue",
     "throughput": "throughput",
     "two-runners": "runners",
+    "stopping": "stopping",
     "nemesis": "nemesis",
     "protocol": "protocol",
     "sampler": "samplers",
