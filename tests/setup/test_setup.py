@@ -82,7 +82,7 @@ def test_nothing_is_left_to_install_where_all_stamps_are_there(tree: Path, tmp_p
     stamps = re.findall(
         r"^[A-Z_]+ := ((?:\.tools|\$\(VENV\)).*/\.ready\S*)$", make_text(), re.MULTILINE
     )
-    assert len(stamps) == 10
+    assert len(stamps) == 11
     for stamp in stamps:
         file = ready / stamp.replace("$(VENV)", ".venv")
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -337,6 +337,16 @@ def test_npm_without_a_network_says_so_in_one_sentence(tmp_path: Path):
         *(ROOT / "scripts/install-azurite", tmp_path / "azurite"),
         folder=tmp_path,
         PATH=f"{programs}:{os.environ['PATH']}",
+    )
+
+
+def test_archai_that_cannot_be_had_is_said_in_one_sentence(tmp_path: Path):
+    fails_with(
+        r"pip could not install archai: check the network, or the index .*, and run make again\.",
+        *(ROOT / "scripts/install-archai", tmp_path / "archai"),
+        folder=tmp_path,
+        PIP_NO_INDEX="1",
+        PIP_FIND_LINKS="",
     )
 
 
