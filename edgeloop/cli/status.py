@@ -92,8 +92,8 @@ def status(
     """Show models, their progress and results.
 
     In a terminal the table is as wide as the window: the least important columns are left out
-    first, long texts end with …, and the last line has the totals. A file or a pipe gets every
-    column in full.
+    first, long texts end with …, and the last line has the totals; if all models are new and no
+    runner is alive, it says so. A file or a pipe gets every column in full.
 
     --sort and --columns take the names that the table shows, and all others of 'edgeloop status
     --json'. CSV and JSON have the columns of the store, in its units.
@@ -139,12 +139,12 @@ def status(
         if as_json or csv is not None:
             has_rows = _write_all(models, columns, sort, csv)
         else:
-            rows = read()
+            rows, screen = read(), Screen.of_stdout()
             has_rows = bool(rows)
             if has_rows:
-                click.echo(text(rows, Screen.of_stdout()))
-                if next_step := _without_runner(workspace, rows):
-                    click.echo(next_step, err=True)
+                click.echo(text(rows, screen))
+                if screen.width is not None and (next_step := _without_runner(workspace, rows)):
+                    click.echo(next_step)
         if has_rows:
             return
         if rows_left_out() > left_out:
