@@ -234,7 +234,6 @@ def test_heartbeats_end_before_leases_are_released_and_the_store_closes_last(pla
         pytest.param("htp:qcs8550", "f1_1k", 2, id="htp"),
         pytest.param("htp:qcs8550", "convert", 600, id="convert"),
         pytest.param("host", "f1_onnx", 2, id="host", marks=pytest.mark.soak),
-        pytest.param("htp:qcs8550", "f1_1k_f", 2, id="fp16", marks=pytest.mark.soak),
     ],
 )
 def test_a_long_stage_is_given_back_in_time_on_a_busy_machine(
