@@ -95,13 +95,13 @@ def _click_option(option: JobOption) -> click.Option:
 def spec_from(target: Path, words: Sequence[str], options: dict[str, Any]) -> JobSpec:
     """The job specification from a file, `key=value` overrides and options."""
     from edgeloop.errors import BadInput
-    from edgeloop.jobs.spec import read_spec, spec_of_script
+    from edgeloop.jobs.spec import read_spec, spec_of_script, with_arguments
 
     arguments = script_arguments()
     keys = _keys(options)
     if target.suffix in (".yaml", ".yml"):
         if arguments is not None:
-            keys["args"] = list(arguments)
+            keys = {"args": [], **keys, **with_arguments(keys, arguments)}
         return read_spec(target, words, keys)
     if words:
         reason = f"what the script shall get goes after --, as: {target} -- {' '.join(words)}"
@@ -139,8 +139,9 @@ def _value(option: JobOption, value: Any) -> Any:
         return _pairs(option.flag, value)
     if option.kind == "sweep":
         from edgeloop.jobs.spec import parse_sweep
+        from edgeloop.node.ticket import escaped
 
-        return parse_sweep(value)
+        return {name: [*map(escaped, values)] for name, values in parse_sweep(value).items()}
     if option.multiple:
         return list(value)
     return str(value) if option.part and value is not None else value
@@ -190,7 +191,8 @@ def submit(
     """Submit a script and return at once.
 
     The script runs there as it would here: its code, data/ and outputs/ lie around it. A YAML file
-    may hold all of the options; KEY=VALUE changes what it says.
+    may hold all of the options; KEY=VALUE changes what it says. Words after -- reach the script
+    exactly as they are typed.
 
     Example: edgeloop job submit train.yaml epochs=30 --compute cluster
     """
@@ -240,8 +242,8 @@ def resubmit(
 ) -> None:
     """Run jobs again, optionally with changes.
 
-    Takes code and data as they are now. Words after -- replace the arguments of the script. The
-    old attempts stay as they are.
+    Takes code and data as they are now. Words after -- replace the arguments of the script, and
+    arrive as they are typed. The old attempts stay as they are.
 
     Example: edgeloop job resubmit lr-3 --set timeout=2h -- --lr 5e-4
     """
@@ -408,7 +410,8 @@ def run(
 ) -> None:
     """Run a script on a compute and follow it.
 
-    Sends code and data, prints the log, and fetches the outputs at the end.
+    Sends code and data, prints the log, and fetches the outputs at the end. Words after -- reach
+    the script exactly as they are typed.
 
     Ends with the script's own exit code. Ctrl-C leaves the job running and says how to come back; a
     second Ctrl-C cancels it.

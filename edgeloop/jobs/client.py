@@ -29,7 +29,7 @@ from edgeloop.jobs.records import (
     mark_canceled,
     select,
 )
-from edgeloop.jobs.spec import JobSpec, changed, spec_from, spec_of
+from edgeloop.jobs.spec import JobSpec, as_submitted, changed, spec_from, spec_of
 from edgeloop.jobs.submit import Submission, Teller
 from edgeloop.jobs.watch import (
     Fetched,
@@ -121,7 +121,8 @@ class Jobs:
 
         Args:
             job: A script, a YAML file, or a specification that was made from one of them.
-            args: Arguments of the script, as on the command line.
+            args: Arguments of the script, passed as they are, as after `--` on the command line.
+                Those in which placeholders are filled in are the key `args` of `options`.
             options: Keys of a job file, which win over those of `job`, for example
                 `{"data": ["working/faces64"], "compute": "cluster"}`.
             push: First push datasets whose local folder changed.
@@ -166,7 +167,7 @@ class Jobs:
         Args:
             run: The job.
             overrides: Changes such as `resources.gpus=1`.
-            args: New arguments of the script. By default the old ones.
+            args: New arguments of the script, passed as they are. By default the old ones.
             push: First push datasets whose local folder changed.
             with_outputs: Start with the outputs of the old attempt.
             tell: Called with a sentence at each step.
@@ -193,7 +194,7 @@ class Jobs:
         Returns:
             The specification it was submitted with.
         """
-        document = self.runs.whole_spec(run.record)
+        document = as_submitted(self.runs.whole_spec(run.record))
         return spec_of(document, self.settings.project, run.name, run.name.partition(".")[0])
 
     def grace_s(self, run: Run) -> float:

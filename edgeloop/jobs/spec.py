@@ -28,6 +28,7 @@ from edgeloop._util.values import (
     TIME,
     Reads,
     choice,
+    did_you_mean,
     items,
     matching,
     number,
@@ -39,11 +40,15 @@ from edgeloop._util.values import (
 from edgeloop._util.yaml import KeyPath, Origin, read_document
 from edgeloop.errors import BadInput, BadJob, BadName
 from edgeloop.node.ticket import (
+    JOB_PLACEHOLDERS,
     MOST_PATTERNS,
     EarlierOutputs,
     Environment,
     Resources,
     check_pattern,
+    escaped,
+    filled,
+    placeholders,
 )
 from edgeloop.paths import find_project
 
@@ -406,10 +411,6 @@ _VariableName = Annotated[str, _VARIABLE]
 _SECRETS = Reads(lambda value: tuple(dict.fromkeys(words(value, _VARIABLE.read))), _SEVERAL)
 
 
-_PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
-_WRAPPER_WORDS = frozenset({"outputs", "data", "job", "attempt"})  # filled in where the job runs
-
-
 # The keys of a job, each declared once.
 
 
@@ -544,7 +545,16 @@ class JobSpec:
         "args",
         Reads(_words, _WORDS),
         (),
-        "Arguments; `{outputs}`, `{input:NAME}` and `{PARAM}` are filled in.",
+        "Arguments; `{outputs}`, `{input:NAME}` and `{PARAM}` are filled in, `{{PARAM}}` is not.",
+        options=(
+            JobOption(
+                "--arg",
+                "An argument in which {outputs}, {input:NAME}, … are filled in, before those "
+                "after --; repeatable.",
+                metavar="WORD",
+                multiple=True,
+            ),
+        ),
     )
     code: Path = job_key(  # noqa: RUF009 - it makes a field
         "code",
@@ -807,20 +817,20 @@ class JobSpec:
         """Build the command, with parameters filled in or appended as options.
 
         Returns:
-            The words; `{outputs}`, `{input:…}` and the like are filled in on the node.
+            The words; `{outputs}`, `{input:…}` and the like are filled in on the node, which also
+                makes `{outputs}` of `{{outputs}}`.
         """
         used: set[str] = set()
 
-        def fill(match: re.Match[str]) -> str:
-            name = match[1]
-            if name not in self.params or name in _WRAPPER_WORDS:
-                return match[0]
+        def value(name: str) -> str | None:
+            if name not in self.params or name in JOB_PLACEHOLDERS:
+                return None
             used.add(name)
             return self.params[name]
 
-        filled = [_PLACEHOLDER.sub(fill, word) for word in (*self.command, *self.args)]
+        words = [filled(word, value, is_last=False) for word in (*self.command, *self.args)]
         rest = [(f"--{name}", value) for name, value in self.params.items() if name not in used]
-        return (*filled, *(word for pair in rest for word in pair))
+        return (*words, *(word for pair in rest for word in pair))
 
     def filled_variables(self) -> dict[str, str]:
         """Replace `${NAME}` in the variables by the values of the environment, which may be secret.
@@ -923,13 +933,24 @@ def _model_of(keys: tuple[JobKey, ...]) -> type[Section]:
 def spec_from(
     job: JobSpec | Path | str, args: Sequence[str], options: Mapping[str, object]
 ) -> JobSpec:
-    """From whatever names a job; options win."""
+    """From whatever names a job; options win. `args` are passed as they are."""
     if isinstance(job, JobSpec):
-        overrides = {**options, "args": list(args)} if args else options
-        return spec_of({**job.document(), **overrides}, job.code, job.name or job.stem, job.stem)
+        document = {**job.document(), **with_arguments(options, args)}
+        return spec_of(document, job.code, job.name or job.stem, job.stem)
     if Path(job).suffix in (".yaml", ".yml"):
-        return read_spec(Path(job), (), {**options, "args": list(args)} if args else options)
+        return read_spec(Path(job), (), with_arguments(options, args))
     return spec_of_script(str(job), args, options)
+
+
+def with_arguments(options: Mapping[str, object], args: Sequence[str]) -> Mapping[str, object]:
+    """Keys of a job with these words after its arguments. Nothing in them is a placeholder."""
+    if not args:
+        return options
+    try:
+        before = _words(options.get("args", ()))
+    except ValueError as error:
+        raise BadJob(where="args", reason=f"args {error}") from None
+    return {**options, "args": [*before, *map(escaped, args)]}
 
 
 def read_spec(
@@ -985,18 +1006,19 @@ def spec_of_script(
         reason = f"it is outside the code folder {code}: copy it there, or choose with --code"
         raise BadJob(where=script, reason=reason)
     path = script_path.relative_to(code).as_posix()
-    document = {**options, "script": path, "args": list(args), "code": str(code)}
+    document = {**with_arguments(options, args), "script": path, "code": str(code)}
     return spec_of(document, code, script, stem=script_path.stem)
 
 
 def changed(
     spec: JobSpec, overrides: Sequence[str] = (), args: Sequence[str] | None = None
 ) -> JobSpec:
-    """The same job with other keys, params or arguments, checked again."""
+    """The same job with other keys and params, checked again. `args` replace its arguments, and
+    are passed as they are."""
     where = spec.name or spec.stem
     document, _ = _overridden(spec.document(), overrides, Origin(where, BadJob))
     if args is not None:
-        document["args"] = list(args)
+        document["args"] = [escaped(word) for word in args]
     return spec_of(document, spec.code, where, spec.stem)
 
 
@@ -1019,7 +1041,9 @@ def spec_of(
         raise origin.at((), f"{both}: give one, for example 'script: train.py'")
     try:
         path: KeyPath = ("script",)
-        command = program_for(keys.script, code) if keys.script else keys.command
+        command = keys.command
+        if keys.script:
+            command = tuple(map(escaped, program_for(keys.script, code)))
         path = ("environment",)
         if keys.environment.kind in ("requirements", "conda"):
             _file_inside(keys.environment.file, code)
@@ -1038,7 +1062,48 @@ def spec_of(
         "cpus_given": "cpus" in needs.model_fields_set,
         "variables": variables,
     }
-    return JobSpec(stem=plain_stem(stem), **checked)
+    spec = JobSpec(stem=plain_stem(stem), **checked)
+    _check_placeholders(spec, origin)
+    return spec
+
+
+def _check_placeholders(spec: JobSpec, origin: Origin) -> None:
+    """Raises BadJob for a placeholder that stands for nothing. In which folder a dataset is may not
+    be known yet, so only the last parts of names are compared."""
+    from edgeloop.node.ledger import parse_reference
+
+    places = [f"input:{parse_reference(text)[0]}" for text in spec.data]
+    places += [f"input:{place.name}" for place in spec.sources]
+    places += [f"output:{name}" for name in (*spec.writes, *(p.name for p in spec.targets))]
+    texts: dict[KeyPath, Sequence[str]] = {("args",): spec.args}
+    if not spec.script:
+        texts["command",] = spec.command
+    texts |= {("params", name): (value,) for name, value in spec.params.items()}
+    texts |= {("sweep", name): values for name, values in spec.sweep.items()}
+    for path, several in texts.items():
+        own = (*spec.params, *spec.sweep) if len(path) == 1 else ()
+        names = [*JOB_PLACEHOLDERS, *own, *places]
+        known = {_short_name(name) for name in names}
+        for placeholder in itertools.chain.from_iterable(map(placeholders, several)):
+            if _short_name(placeholder) not in known:
+                raise origin.wrong(path, _unknown(placeholder, names))
+
+
+def _short_name(placeholder: str) -> str:
+    """`input:faces` of `input:working/faces`."""
+    kind, colon, name = placeholder.partition(":")
+    return f"{kind}:{name.rpartition('/')[2]}" if colon else kind
+
+
+def _unknown(placeholder: str, names: Sequence[str]) -> str:
+    same_kind = [name for name in names if (":" in name) == (":" in placeholder)]
+    listed = ", ".join(f"{{{name}}}" for name in same_kind) or "none of this kind"
+    hint = did_you_mean(
+        placeholder, [*same_kind, *map(_short_name, same_kind)], f"there is {listed}."
+    )
+    shown = f"{{{placeholder}}}"
+    how = f"To pass these characters themselves, write {{{shown}}}"
+    return f"has the unknown placeholder {shown}: {hint} {how}"
 
 
 def _places(written: Sequence[str | RemotePath], mode: str) -> tuple[RemotePath, ...]:
@@ -1100,6 +1165,38 @@ def _listed(value: object) -> list[object]:
 
 def _seconds(value: float | None) -> str:
     return "" if value is None else f"{value:.9f}".rstrip("0").rstrip(".") + "s"
+
+
+# Records of older versions: in them no placeholder is escaped, and unknown ones are plain text.
+
+
+_ESCAPING, _ESCAPED = "placeholders", "escaped"  # in the document of a record, beside its keys
+
+
+def as_recorded(document: Mapping[str, object]) -> Mapping[str, object]:
+    """The document for a record, marked as one of this version."""
+    return {**document, _ESCAPING: _ESCAPED}
+
+
+def as_submitted(document: Mapping[str, object]) -> Mapping[str, object]:
+    """The keys in a record's document. A job of an older version runs again with the words that it
+    had: what was plain text then is escaped."""
+    if document.get(_ESCAPING) == _ESCAPED:
+        return {key: value for key, value in document.items() if key != _ESCAPING}
+    params = document.get("params")
+    names = {*JOB_PLACEHOLDERS, *(params if isinstance(params, Mapping) else ())}
+
+    def converted(value: object) -> object:
+        if isinstance(value, list):
+            return [converted(word) for word in value]
+        if isinstance(value, Mapping):
+            return {name: converted(item) for name, item in value.items()}
+        if isinstance(value, str):
+            return escaped(value, lambda name: ":" in name or name in names)
+        return value
+
+    keys = ("command", "args", "params")
+    return {**document, **{key: converted(document[key]) for key in keys if key in document}}
 
 
 # Many jobs from one: every combination of the values that a sweep names.

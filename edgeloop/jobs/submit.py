@@ -48,7 +48,14 @@ from edgeloop.jobs.secrets import (
     without_values,
 )
 from edgeloop.jobs.snapshot import CodeSnapshot
-from edgeloop.jobs.spec import JobSpec, RemotePath, UrlParts, expand, parse_url
+from edgeloop.jobs.spec import (
+    JobSpec,
+    RemotePath,
+    UrlParts,
+    as_recorded,
+    expand,
+    parse_url,
+)
 from edgeloop.jobs.watch import ACCESS_S, has_no_report
 from edgeloop.node.datasets import Datasets, Progress
 from edgeloop.node.ledger import Reference, below_data, find_local, parse_reference
@@ -59,6 +66,9 @@ from edgeloop.node.ticket import (
     Ticket,
     TicketPlace,
     check_apart,
+    filled,
+    named_place,
+    placeholders,
     ticket_key,
 )
 from edgeloop.paths import DATA_ROOT, runs_folder
@@ -199,6 +209,11 @@ class Submission:
             described.append(f"data {reference} ({note})")
         # Bare names are full now.
         check_apart([*(item.name for item in inputs), *spec.writes, *remote])
+        reads = [*(item.name for item in inputs), *(place.name for place in spec.sources)]
+        writes = [*spec.writes, *(place.name for place in spec.targets)]
+        for word in spec.full_command():
+            for placeholder in placeholders(word):
+                named_place(placeholder, reads, writes)
         described += [f"data {place.url} (where it is)" for place in spec.sources]
         _, is_new = snapshot.ensure(self.blobs)
         size = size_text(snapshot.size)
@@ -259,8 +274,10 @@ class Submission:
                 name=name,
                 created=now(),
                 experiment=spec.experiment or self.settings.experiment,
-                spec=without_values(
-                    replace(spec, name="", stem=spec.stem).document(), _secrets(spec)
+                spec=as_recorded(
+                    without_values(
+                        replace(spec, name="", stem=spec.stem).document(), _secrets(spec)
+                    )
                 ),
                 compute=self.compute.name,
                 kind=self.compute.kind,
@@ -270,7 +287,7 @@ class Submission:
                 code=shared.code,
                 inputs=shared.inputs,
                 command=spec.full_command(),
-                params=spec.params,
+                params={name: filled(value, lambda _: None) for name, value in spec.params.items()},
                 tags=spec.tags,
                 user=submitter(),
             )

@@ -39,12 +39,12 @@ from edgeloop.node.ticket import (
     TicketPlace,
     check_apart,
     code_key,
+    filled,
+    named_place,
     outputs_folder,
 )
 from edgeloop.paths import DATA_ROOT
 from edgeloop.store.base import Access, BlobInfo, Blobs, check_blob_key
-
-_PLACEHOLDER = re.compile(r"\{(?:(input|output):([^{}]+)|(outputs|data|job|attempt))\}")
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def variables_for(ticket: Ticket, attempt: int, folders: JobFolders) -> dict[str
 
 
 def fill(command: Iterable[str], ticket: Ticket, attempt: int, folders: JobFolders) -> list[str]:
-    """Other braces stay as they are: they may be JSON or a format."""
+    """The command as it is started."""
     words = {
         "outputs": str(folders.outputs),
         "data": str(folders.data),
@@ -87,24 +87,13 @@ def fill(command: Iterable[str], ticket: Ticket, attempt: int, folders: JobFolde
         "attempt": str(attempt),
     }
 
-    def value(match: re.Match[str]) -> str:
-        kind, name, word = match.groups()
-        if word:
-            return words[word]
-        return str(_find(name, folders.inputs if kind == "input" else folders.made, match[0]))
+    def value(placeholder: str) -> str | None:
+        name = named_place(placeholder, folders.inputs, folders.made)
+        if name is None:
+            return words.get(placeholder)
+        return str((folders.inputs if placeholder.startswith("input:") else folders.made)[name])
 
-    return [_PLACEHOLDER.sub(value, argument) for argument in command]
-
-
-def _find(name: str, places: Mapping[str, Path], placeholder: str) -> Path:
-    matches = [path for full, path in places.items() if full == name]
-    matches = matches or [path for full, path in places.items() if full.rpartition("/")[2] == name]
-    if len(matches) == 1:
-        return matches[0]
-    kind = "reads" if placeholder.startswith("{input:") else "writes"
-    names = ", ".join(places) or "nothing"
-    problem = "could mean several" if matches else "names nothing"
-    raise BadInput(reason=f"{placeholder} in the command {problem}: this job {kind} {names}")
+    return [filled(word, value) for word in command]
 
 
 def _named(prefix: str, folders: Mapping[str, Path]) -> dict[str, str]:

@@ -105,7 +105,8 @@ class EarlierOutputs:
 
 @dataclass(frozen=True)
 class Ticket:
-    """All that the wrapper needs to know. Placeholders in `command` are not yet filled in."""
+    """All that the wrapper needs to know. Placeholders in `command` are not yet filled in, and text
+    that looks like one is escaped."""
 
     id: str
     name: str
@@ -335,6 +336,64 @@ def check_apart(datasets: Sequence[str]) -> None:
             if f"{name}/".startswith(f"{other}/"):
                 both = f"{name} and {other} overlap" if name != other else f"{name} comes twice"
                 raise BadInput(reason=f"{both} among the datasets of this job: rename one")
+
+
+# Placeholders in the words of a command: `{outputs}`, `{input:faces}`, and `{lr}` of a param.
+#
+# Job files have them, and options that say so. With one more pair of braces they stand for
+# themselves: `{{outputs}}` arrives as `{outputs}`. That is also how words that are not to be
+# touched, such as those after `--`, are written into a specification. All other braces stay as
+# they are: they may be JSON or a format.
+
+
+JOB_PLACEHOLDERS = ("outputs", "data", "job", "attempt")  # filled in where the job runs
+_INSIDE = r"(?:input|output):[^{}]+|[A-Za-z_][A-Za-z0-9_.-]*"
+_PLACEHOLDER = re.compile(rf"\{{(?:\{{(?P<text>{_INSIDE})\}}|(?P<name>{_INSIDE}))\}}")
+_IN_BRACES = re.compile(rf"\{{(?:{_INSIDE})\}}")
+
+
+def escaped(word: str, stays: Callable[[str], bool] = lambda _: False) -> str:
+    """The word as `filled` gives it back unchanged, but for placeholders that are to stay."""
+
+    def replacement(match: re.Match[str]) -> str:
+        return match[0] if stays(match[0][1:-1]) else f"{{{match[0]}}}"
+
+    return _IN_BRACES.sub(replacement, word)
+
+
+def placeholders(word: str) -> list[str]:
+    """What is between the braces of a word's placeholders, without escaped ones."""
+    return [match["name"] for match in _PLACEHOLDER.finditer(word) if match["name"]]
+
+
+def filled(word: str, value: Callable[[str], str | None], is_last: bool = True) -> str:
+    """The word with its placeholders filled in. Those without a value stay, and so do escaped ones
+    unless this is the last time that the word is filled in."""
+
+    def replacement(match: re.Match[str]) -> str:
+        if match["text"]:
+            return match[0][1:-1] if is_last else match[0]
+        found = value(match["name"])
+        return match[0] if found is None else found
+
+    return _PLACEHOLDER.sub(replacement, word)
+
+
+def named_place(placeholder: str, reads: Iterable[str], writes: Iterable[str]) -> str | None:
+    """The full name of the dataset or URL that `input:faces` or `output:working/faces` names; None
+    if it is a placeholder of another kind. Raises BadInput if it names none, or several."""
+    kind, colon, name = placeholder.partition(":")
+    if not colon:
+        return None
+    names = tuple(reads if kind == "input" else writes)
+    matches = [full for full in names if full == name]
+    matches = matches or [full for full in names if full.rpartition("/")[2] == name]
+    if len(matches) == 1:
+        return matches[0]
+    problem = "could mean several" if matches else "names nothing"
+    does, listed = "reads" if kind == "input" else "writes", ", ".join(names) or "nothing"
+    reason = f"{{{placeholder}}} in the command {problem}: this job {does} {listed}"
+    raise BadInput(reason=reason)
 
 
 # Dataclasses as JSON and back: nested ones, tuples of them, and times. The standard library alone.

@@ -31,7 +31,7 @@ from edgeloop.jobs.records import Run
 from edgeloop.jobs.spec import ENVIRONMENT, JobSpec
 from edgeloop.models.catalog import Candidates
 from edgeloop.node.ledger import find_local
-from edgeloop.node.ticket import Environment, Resources
+from edgeloop.node.ticket import Environment, Resources, escaped
 from edgeloop.paths import runs_folder
 from edgeloop.search.base import Evaluation, Evaluator, expected, value_of
 from edgeloop.search.config import CHIP, Rungs, SearchConfig, read_config
@@ -773,16 +773,19 @@ def search_job(
         code=project,
         stem=config.name,
         command=("python", "-P", "-m", "edgeloop", "search"),
-        args=(
-            path.relative_to(project).as_posix(),
-            *words,
-            *_earlier_words(config, settings),
-            f"search.name={config.name}",
-            f"search.folder={OUTPUTS}",
-            "--resume",
-            *store,
-            "--experiment",
-            settings.experiment,
+        args=tuple(
+            escaped(word)
+            for word in (
+                path.relative_to(project).as_posix(),
+                *words,
+                *_earlier_words(config, settings),
+                f"search.name={config.name}",
+                f"search.folder={OUTPUTS}",
+                "--resume",
+                *store,
+                "--experiment",
+                settings.experiment,
+            )
         ),
         variables=variables,
         compute=compute,

@@ -111,9 +111,7 @@ def test_run_follows_fetches_and_ends_with_the_scripts_own_code(edgeloop: Edgelo
 def test_every_argument_after_the_dashes_arrives_as_it_was(edgeloop: Edgeloop, script):
     script(ECHO)
     assert edgeloop("run", "train.py", "--name", "odd", "--", *ODD_ARGUMENTS).code == 0
-    arrived = json.loads(Path("runs/odd/outputs/arguments.json").read_text())
-    filled = [word.replace("{outputs}", "OUT") for word in ODD_ARGUMENTS]
-    assert [word if not word.endswith("outputsx") else "OUTx" for word in arrived] == filled
+    assert json.loads(Path("runs/odd/outputs/arguments.json").read_text()) == ODD_ARGUMENTS
 
 
 def test_arguments_without_the_dashes_are_explained(edgeloop: Edgeloop, script):

@@ -129,7 +129,7 @@ def test_datastores_and_azure_storage_are_mounted_by_the_service(
     }
     words = ("{input:faces}", "{output:copies}", "{input:list}", "{output:more}")
     words += ("{input:small}", "{output:made}")
-    runs = Jobs.open().submit("copy.py", words, options=options, push=False)
+    runs = Jobs.open().submit("copy.py", options={**options, "args": words}, push=False)
     finished(runs)
     datasets.pull("working/made@1", project / "made")
     assert (project / "made/a.txt").read_text() == "first"
@@ -186,9 +186,9 @@ def test_s3_is_read_on_the_node_with_the_variables_of_the_job(
         "data": [f"faces={bucket}/faces"],
         "writes": [f"copies={bucket}/copies"],
         "variables": {name: f"${{{name}}}" for name in s3.environ},
+        "args": ["{input:faces}", "{output:copies}"],
     }
-    words = ("{input:faces}", "{output:copies}")
-    runs = Jobs.open().submit("copy.py", words, options=options)
+    runs = Jobs.open().submit("copy.py", options=options)
     assert "fetched 1 file" in finished(runs)[0]
     assert url_blobs(bucket).read("copies/1.png") == b"one"
     assert "the-secret-of-s3" not in json.dumps(definition(azureml, runs[0]))

@@ -152,12 +152,12 @@ def test_data_at_urls_is_copied_where_the_job_runs(ray_cluster: RayCluster, tmp_
     options = {
         "compute": "cluster",
         "code": str(tmp_path),
+        "args": ["{input:faces}", "{output:sent}"],
         "data": [{"url": f"file://{tmp_path}/faces", "mode": "download"}],
         "writes": [{"url": f"file://{tmp_path}/sent", "mode": "upload"}],
     }
     jobs = Jobs(Settings.load(tmp_path))
-    words = ["{input:faces}", "{output:sent}"]
-    [run] = jobs.submit(tmp_path / "copy.sh", words, options=options)
+    [run] = jobs.submit(tmp_path / "copy.sh", options=options)
     [run] = jobs.wait([run], timeout_s=LIMIT_S)
     log = b"".join(jobs.log(run).more()).decode()
     assert run.state == "completed" and "fetched 1 file" in log, log

@@ -55,9 +55,9 @@ def bucket(s3: S3, monkeypatch: pytest.MonkeyPatch) -> str:
 def run(source: object, target: object, *arguments: str) -> tuple[Run, str]:
     """A job that copies one to the other; its log."""
     jobs = Jobs.open()
-    options = {"data": [source], "writes": [target]}
     words = ["{input:faces}", "{output:copies}", *arguments]
-    [sent] = jobs.submit("copy.py", words, options=options)
+    options = {"data": [source], "writes": [target], "args": words}
+    [sent] = jobs.submit("copy.py", options=options)
     [done] = jobs.wait([sent], timeout_s=120)
     return done, b"".join(jobs.log(done).more()).decode()
 

@@ -12,8 +12,18 @@ from hypothesis import strategies as st
 from edgeloop._util.values import bytes_of, seconds_of
 from edgeloop.errors import BadInput, BadJob
 from edgeloop.jobs.computes.base import Resources
-from edgeloop.jobs.spec import JobSpec, changed, read_spec, spec_of, spec_of_script
-from edgeloop.node.ticket import Environment
+from edgeloop.jobs.spec import (
+    JobSpec,
+    as_recorded,
+    as_submitted,
+    changed,
+    read_spec,
+    spec_of,
+    spec_of_script,
+    with_arguments,
+)
+from edgeloop.node.layout import JobFolders, fill
+from edgeloop.node.ticket import Environment, Ticket
 
 FULL = """
 name: night-run
@@ -83,13 +93,91 @@ def test_params_fill_their_places_and_the_rest_become_options(project: Path):
     )
 
 
+def on_the_node(spec: JobSpec) -> list[str]:
+    """The command as it is started."""
+    folders = JobFolders(Path("/o"), Path("/d"), {"working/faces": Path("/f")}, {}, {})
+    ticket = Ticket("job-1", "n", "default", spec.full_command(), "")
+    return fill(ticket.command, ticket, 1, folders)
+
+
 def test_braces_that_are_not_ours_stay(project: Path):
-    text = """command: [echo, '{"a": {b}}', '{job}', '{unknown}', '{}', 'x{b}y{b}']
-params: {b: '{b}', job: mine}"""
-    spec = read(project, text)
-    assert spec.full_command() == (
-        *("echo", '{"a": {b}}', "{job}", "{unknown}", "{}", "x{b}y{b}", "--job", "mine"),
-    )
+    text = """command: [echo, '{"a": {b}}', '{job}', '{}', 'x{b}y{b}', '{x:>3}', '{0}', '{{', '}}']
+params: {b: '{{b}}', job: mine}"""
+    assert on_the_node(read(project, text)) == [
+        *("echo", '{"a": {b}}', "job-1", "{}", "x{b}y{b}", "{x:>3}", "{0}", "{{", "}}"),
+        *("--job", "mine"),
+    ]
+
+
+def test_a_placeholder_with_one_more_pair_of_braces_is_text(project: Path):
+    text = """command: [x, '{{outputs}}/{lr}', '{{lr}}', '{{epoch}}-{{job}}', '{{{lr}}}']
+args: ['{{input:faces}}={input:faces}']
+data: working/faces
+params: {lr: 1e-3}"""
+    assert on_the_node(read(project, text)) == [
+        *("x", "{outputs}/1e-3", "{lr}", "{epoch}-{job}", "{{lr}}", "{input:faces}=/f"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "script: train.py\nargs: ['{input:cocoo}']\ndata: [raw/coco]",
+            "job.yaml, line 2: args has the unknown placeholder {input:cocoo}: did you mean "
+            "'input:coco'? To pass these characters themselves, write {{input:cocoo}}",
+        ),
+        (
+            "command: x --out {output:faces}",
+            "command has the unknown placeholder {output:faces}: there is none of this kind.",
+        ),
+        (
+            "command: x --epochs {epohcs}\nsweep: {epochs: [1, 2]}",
+            "command has the unknown placeholder {epohcs}: did you mean 'epochs'?",
+        ),
+        (
+            "script: train.py\nparams: {name: 'net-{epoch}'}",
+            "params.name has the unknown placeholder {epoch}: there is {outputs}, {data}, {job}, "
+            "{attempt}. To pass these characters themselves, write {{epoch}}",
+        ),
+    ],
+)
+def test_a_placeholder_that_stands_for_nothing_is_refused(project: Path, text: str, says: str):
+    with pytest.raises(BadJob) as refused:
+        read(project, text)
+    assert says in str(refused.value)
+
+
+def test_a_folder_of_data_may_be_named_before_it_is_known(project: Path):
+    read(project, "script: train.py\nargs: '{input:working/faces}'\ndata: faces")
+
+
+PIECES = st.sampled_from(["{", "}", "{outputs}", "{job}", "{lr}", "{input:a}", "a", "-"])
+
+
+@given(st.lists(st.lists(PIECES).map("".join), max_size=3))
+def test_words_after_the_dashes_are_never_touched(words: list[str]):
+    """Whatever braces they have, also in another attempt and beside params of the same names."""
+    options = {"command": ["x"], "code": "/", "params": {"lr": "1"}}
+    spec = spec_of(with_arguments(options, words), Path("/"), "test")
+    for each in (spec, changed(spec), changed(spec, (), words)):
+        assert on_the_node(each) == ["x", *words, "--lr", "1"]
+
+
+OLD_RECORD = {
+    "command": ["x", "{outputs}/{lr}", "{unknown}"],
+    "args": ["{epoch}_{job}", "{{epoch}}", '{"a": 1}'],
+    "params": {"lr": "1e-3", "format": "{step}"},
+}
+
+
+def test_a_job_of_an_older_version_runs_again_with_the_words_it_had():
+    spec = spec_of(as_submitted(OLD_RECORD), Path("/"), "record")
+    assert on_the_node(spec) == [
+        *("x", "/o/1e-3", "{unknown}", "{epoch}_job-1", "{{epoch}}", '{"a": 1}'),
+        *("--format", "{step}"),
+    ]
+    assert as_submitted(as_recorded(spec.document())) == spec.document()
 
 
 def test_a_secret_reaches_the_job_and_no_record(project: Path):
@@ -140,14 +228,14 @@ ODD = ["-1", "--", "a b", "it's", '"q"', "ünï", "🚀", "", "$HOME", "`x`", "*
 
 def test_arguments_reach_the_script_as_they_were_typed(project: Path):
     spec = spec_of_script("train.py", ODD, here=project)
-    assert spec.full_command() == ("python", "train.py", *ODD)
+    assert on_the_node(spec) == ["python", "train.py", *ODD]
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))))
 def test_any_text_survives_the_record(args: list[str]):
-    spec = spec_of({"command": ["x"], "args": args}, Path("/"), "test")
-    stored = json.loads(json.dumps(spec.document()))
-    assert spec_of(stored, Path("/"), "record").full_command() == ("x", *args)
+    spec = spec_of(with_arguments({"command": ["x"]}, args), Path("/"), "test")
+    stored = json.loads(json.dumps(as_recorded(spec.document())))
+    assert on_the_node(spec_of(as_submitted(stored), Path("/"), "record")) == ["x", *args]
 
 
 def test_a_script_is_found_from_where_one_stands_and_the_code_is_the_project(project: Path):

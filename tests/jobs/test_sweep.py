@@ -11,7 +11,7 @@ from edgeloop.jobs.spec import expand, parse_sweep, spec_of, split_values
 
 
 def swept(*texts: str, **more: object) -> list[tuple[str, dict[str, str]]]:
-    document = {"command": ["x", "{lr}"], "sweep": parse_sweep(texts), **more}
+    document = {"command": ["x"], "sweep": parse_sweep(texts), **more}
     return [(job.name, dict(job.params)) for job in expand(spec_of(document, Path("/"), "t"), "s")]
 
 

@@ -122,6 +122,70 @@ def test_what_no_machine_has_is_refused_with_what_there_is(edgeloop: Command, co
     assert not Path("runs").exists()
 
 
+BRACES = [
+    "{epoch}_{job}",
+    "{outputs}/{{data}}",
+    "{input:cocoo}",
+    "${HOME}",
+    '{"a": {"b": 1}}',
+    "{n}",
+]
+
+
+def test_words_after_the_dashes_arrive_as_they_were_typed(
+    edgeloop: Command, compute: str, project: Path
+) -> None:
+    """From run, submit, a sweep, a job file and another attempt; values of a sweep, too."""
+    echo = "import json, sys; json.dump(sys.argv[1:], open('outputs/words.json', 'w'))"
+    (project / "echo.py").write_text(echo)
+    (project / "echo.yaml").write_text("script: echo.py\nargs: ['{job}', '{{job}}']\n")
+    to = ("--compute", compute)
+    assert edgeloop("run", "echo.py", *to, "--name", "a", "--", *BRACES).code == 0
+    swept = ("--name", "b", "--sweep", "n={step},2")
+    assert edgeloop("job", "submit", "echo.py", *to, *swept, "--", *BRACES).code == 0
+    placed = ("--arg", "--out", "--arg", "{outputs}")
+    assert (
+        edgeloop("job", "submit", "echo.py", *to, *placed, "--name", "c", "--", *BRACES).code == 0
+    )
+    assert edgeloop("job", "submit", "echo.yaml", *to, "--name", "d").code == 0
+    assert edgeloop("job", "resubmit", "a").code == 0
+    assert edgeloop("job", "resubmit", "d", "--", *BRACES).code == 0
+    assert edgeloop("job", "wait", "all").code == 0
+    edgeloop("job", "results", "all")
+    arrived = {
+        path.parts[-3]: json.loads(path.read_text())
+        for path in project.glob("runs/*/outputs/words.json")
+    }
+    option, folder, *words = arrived.pop("c")
+    assert (option, Path(folder).name, words) == ("--out", "outputs", BRACES)
+    [job] = [row["id"] for row in edgeloop("job", "status", "d", "--json").json]
+    assert arrived == {
+        "a": BRACES,
+        "a.2": BRACES,
+        "b-1": [*BRACES, "--n", "{step}"],
+        "b-2": [*BRACES, "--n", "2"],
+        "d": [job, "{job}"],
+        "d.2": BRACES,
+    }
+    rows = edgeloop("job", "status", "b-1", "--json").json
+    assert rows[0]["params"] == {"n": "{step}"}
+
+
+def test_an_unknown_placeholder_is_refused_before_anything_is_sent(
+    edgeloop: Command, compute: str, project: Path
+) -> None:
+    refused = edgeloop("job", "submit", "count.sh", "--compute", compute, "--arg", "{input:faces}")
+    assert "args has the unknown placeholder {input:faces}: there is none of this kind" in (
+        refused.sentence
+    )
+    (project / "a.yaml").write_text("script: count.sh\nargs: '{atempt}'\n")
+    refused = edgeloop("run", "a.yaml", "--compute", compute)
+    assert "a.yaml, line 2: args has the unknown placeholder {atempt}: did you mean 'attempt'?" in (
+        refused.sentence
+    )
+    assert not Path("runs").exists()
+
+
 def test_results_outside_outputs_are_said_and_collected(edgeloop: Command, project: Path) -> None:
     script = "import os; os.makedirs('results'); open('results/best.ckpt', 'w').write('weights')"
     (project / "elsewhere.py").write_text(script)
