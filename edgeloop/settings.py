@@ -134,6 +134,10 @@ class Settings:
         metadata={"about": "Computes by name, each with its `kind`; `local` is always there."},
     )
     code_limit_mb: float = _key(100.0, "Maximum size of the code snapshot of a job.")
+    kept_limit_mb: float = _key(
+        5_000.0,
+        "Most that is kept, for seven days, of the files that a job creates outside `outputs/`.",
+    )
     data_root: str = _key(
         DATA_ROOT,
         "Folder of the project's data. Another than `data`, such as `data_blobs`, holds `raw/`, "

@@ -54,8 +54,9 @@ def gc(
     """Remove orphaned files and entries.
 
     In the store: files of attempts that never counted, uploads and deletes that broke off, files
-    and hints of models that are gone, files of jobs without a record, code that no job uses,
-    entries of dead runners and fleets. Results that a dead runner committed get their names.
+    and hints of models that are gone, files of jobs without a record, code that no job uses, what
+    jobs that ended seven days ago created outside outputs/, entries of dead runners and fleets.
+    Results that a dead runner committed get their names.
 
     On this machine: files that runners and jobs keep, unused for longer than --older-than. With
     --boards: SDKs and inputs on boards. Work under way is never touched.

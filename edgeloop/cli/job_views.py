@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from edgeloop.errors import EdgeloopError
     from edgeloop.jobs.client import Jobs
     from edgeloop.jobs.records import Listing, Run
-    from edgeloop.jobs.watch import Status
+    from edgeloop.jobs.watch import Fetched, Status
 
 
 # Which jobs a command is about. What goes wrong with one of them hides no other.
@@ -289,6 +289,12 @@ def logs(
 @click.command()
 @jobs_argument
 @selecting_options
+@click.option(
+    "--all",
+    "with_kept",
+    is_flag=True,
+    help="Also what they created outside outputs/, which is kept for 7 days.",
+)
 @click.option("--link", is_flag=True, help="Print download links instead of copying.")
 @click.option(
     "--for", "valid", default="1d", metavar="TIME", help="Validity of links  [default: 1d]"
@@ -298,6 +304,7 @@ def results(
     patterns: tuple[str, ...],
     tag: str,
     state: tuple[str, ...],
+    with_kept: bool,
     link: bool,
     valid: str,
     experiment: str | None,
@@ -309,20 +316,25 @@ def results(
     Copies new files to runs/NAME/outputs. A running job gives what it has finished writing. With
     --link nothing is copied; anyone with a link can download that file until it expires.
 
+    With --all, files that the jobs created elsewhere in their folders, such as lightning_logs/,
+    go to runs/NAME/kept. The store has them for seven days after the end of the job, up to
+    kept_limit_mb in edgeloop.yaml; what is over that limit is named in the job's log.
+
     Example: edgeloop job results 'sweep*'
+
+    Example: edgeloop job results --all lr-3
     """
+    from edgeloop.node.ticket import KEPT_DAYS
+
     jobs = open_jobs(store, experiment)
     chosen = ChosenJobs(jobs, patterns, tag, state)
     chosen.keep_reachable()
     if link:
-        _print_links(jobs, chosen, valid, as_json)
+        _print_links(jobs, chosen, valid, as_json, with_kept)
         return
     rows: list[dict[str, object]] = []
 
-    def fetch(run: Run) -> None:
-        fetched = jobs.fetch(run)
-        folder = jobs.outputs(run)
-        rows.append({"name": run.name, "folder": str(folder), "files": fetched.files})
+    def say(run: Run, fetched: Fetched, folder: Path) -> None:
         if not as_json:
             what = f"{plural(fetched.files, 'file')}, {fetched.moved} new → {shown(str(folder))}"
             still = "" if run.status.is_final else f"  ({run.state}: more may follow)"
@@ -331,6 +343,24 @@ def results(
             click.echo(
                 f"{run.name}: skipped {printable(name)}: not a valid file name here", err=True
             )
+
+    def fetch(run: Run) -> None:
+        fetched, folder = jobs.fetch(run), jobs.outputs(run)
+        row = {"name": run.name, "folder": str(folder), "files": fetched.files}
+        say(run, fetched, folder)
+        files = run.status.files
+        if with_kept:
+            kept, kept_folder = jobs.fetch_kept(run), jobs.kept(run)
+            row |= {"kept_folder": str(kept_folder), "kept_files": kept.files}
+            if kept.files or not files.kept:
+                say(run, kept, kept_folder)
+            else:
+                what = "the files outside outputs/ are no longer in the store"
+                click.echo(f"{run.name}: {what}: they are kept for {KEPT_DAYS} days", err=True)
+        elif files.kept and not as_json:
+            more = f"{plural(files.kept, 'file')} outside outputs/"
+            click.echo(f"{run.name}: {more}: edgeloop job results --all {run.name}", err=True)
+        rows.append(row)
 
     chosen.each(fetch)
     if as_json:
@@ -462,12 +492,14 @@ def _saved_log(jobs: Jobs, run: Run) -> Path:
     return path
 
 
-def _print_links(jobs: Jobs, chosen: ChosenJobs, valid: str, as_json: bool) -> None:
+def _print_links(
+    jobs: Jobs, chosen: ChosenJobs, valid: str, as_json: bool, with_kept: bool
+) -> None:
     seconds = int(_seconds("--for", valid))
     rows: list[dict[str, str]] = []
 
     def add(run: Run) -> None:
-        for path, link in jobs.links(run, seconds).items():
+        for path, link in jobs.links(run, seconds, with_kept).items():
             rows.append({"name": run.name, "file": path, "link": link})
 
     chosen.each(add)
@@ -650,8 +682,8 @@ def outcome(job: Run) -> str:
         parts.append(printable(status.reason))
     for name, version in status.published.items():
         parts.append(f"made {printable(name)}@{version}")
-    if status.files.left:
-        parts.append(status.files.note())
+    if note := status.files.note():
+        parts.append(note)
     return " · ".join(parts)
 
 

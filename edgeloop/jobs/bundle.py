@@ -40,6 +40,7 @@ _SHARED_WITH_NODES = (
     "_util/retry.py",
     "_util/system.py",
     "_util/values.py",
+    "node/secret_files.txt",
     "store/__init__.py",
     "store/base.py",
 )

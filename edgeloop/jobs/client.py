@@ -36,12 +36,14 @@ from edgeloop.jobs.watch import (
     LogReader,
     current_status,
     fetch,
+    fetch_kept,
     last_lines,
     log_size,
     outputs_of,
+    stored_files,
 )
 from edgeloop.node.datasets import Progress
-from edgeloop.node.ticket import State
+from edgeloop.node.ticket import State, kept_folder
 from edgeloop.paths import runs_folder
 from edgeloop.settings import Settings
 from edgeloop.store import Blobs
@@ -381,6 +383,31 @@ class Jobs:
         self.check_store(run)
         return fetch(self.blobs, run.record.id, self.outputs(run), without)
 
+    def fetch_kept(self, run: Run) -> Fetched:
+        """Copy what a job created outside `outputs/` into `runs/NAME/kept`.
+
+        The store keeps these files for seven days, up to the limit `kept_limit_mb` of the settings.
+
+        Args:
+            run: The job, running or ended. Only new files are copied.
+
+        Returns:
+            How many files there are, and how many were copied.
+        """
+        self.check_store(run)
+        return fetch_kept(self.blobs, run.record.id, self.kept(run))
+
+    def kept(self, run: Run) -> Path:
+        """Locate the files of a job from outside `outputs/` on this machine.
+
+        Args:
+            run: The job.
+
+        Returns:
+            The folder to which `fetch_kept` copies.
+        """
+        return self.runs.path(run.name) / "kept"
+
     def outputs(self, run: Run) -> Path:
         """Locate the outputs of a job on this machine.
 
@@ -392,19 +419,23 @@ class Jobs:
         """
         return self.runs.path(run.name) / "outputs"
 
-    def links(self, run: Run, seconds: int) -> dict[str, str]:
+    def links(self, run: Run, seconds: int, with_kept: bool = False) -> dict[str, str]:
         """Create temporary links to the outputs of a job.
 
         Args:
             run: The job.
             seconds: How long the links are valid.
+            with_kept: Also to the files outside `outputs/` that the store keeps, as `kept/PATH`.
 
         Returns:
             A URL for each output, by its path.
         """
         self.check_store(run)
-        outputs, _ = outputs_of(self.blobs, run.record.id)
-        return {path: self.blobs.link(info.key, seconds) for path, info in sorted(outputs.items())}
+        files, _ = outputs_of(self.blobs, run.record.id)
+        if with_kept:
+            kept, _ = stored_files(self.blobs, kept_folder(run.record.id))
+            files |= {f"kept/{path}": info for path, info in kept.items()}
+        return {path: self.blobs.link(info.key, seconds) for path, info in sorted(files.items())}
 
     # Ending
 

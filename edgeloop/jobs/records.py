@@ -532,6 +532,7 @@ class StoredJob:
     size: int = 0
     modified: float = 0.0  # of the newest of its files
     logs: list[BlobInfo] = field(default_factory=list)
+    kept: list[BlobInfo] = field(default_factory=list)  # created outside outputs/
 
 
 def stored_jobs(blobs: Blobs) -> dict[str, StoredJob]:
@@ -546,6 +547,8 @@ def stored_jobs(blobs: Blobs) -> dict[str, StoredJob]:
             stored.modified = max(stored.modified, info.modified.timestamp())
             if rest.startswith("log/"):
                 stored.logs.append(info)
+            elif rest.startswith("kept/"):
+                stored.kept.append(info)
     for info in blobs.list("_records/"):
         name = info.key.rpartition("/")[2]
         if name.endswith(".json"):

@@ -325,7 +325,7 @@ _MARKS: tuple[set[str], ...] = (
     {"_jobs", "_records"},
     {"search.yaml", ".lock"},
 )
-_SECRET_FILES = Path(__file__).with_name("secret_files.txt")
+_SECRET_FILES = Path(__file__).parents[1] / "node/secret_files.txt"
 
 
 class _NeverMatches(Exception):

@@ -322,7 +322,7 @@ class Submission:
         records: list[tuple[str, bytes]] = []
         for (run, spec), shared in zip(recorded, uploads, strict=True):
             is_built = spec.environment.kind in self.compute.builds
-            ticket = _ticket(run.record, spec, shared, previous, self.settings.data_root)
+            ticket = _ticket(run.record, spec, shared, previous, self.settings)
             if is_built:
                 ticket = replace(ticket, environment=Environment())
             tickets.append((ticket_key(run.record.id), ticket.to_json()))
@@ -464,7 +464,7 @@ def _ticket(
     spec: JobSpec,
     shared: SharedUpload,
     previous: str | None,
-    data_root: str,
+    settings: Settings,
 ) -> Ticket:
     variables = spec.filled_variables()
     return Ticket(
@@ -487,7 +487,8 @@ def _ticket(
         grace_s=spec.grace_s,
         previous=previous,
         earlier=spec.earlier,
-        data_root=data_root,
+        data_root=settings.data_root,
+        kept_bytes=int(settings.kept_limit_mb * MEGABYTE),
         package=shared.package,
     )
 

@@ -37,6 +37,7 @@ from edgeloop.node.ticket import (
     State,
     access_key,
     expires_at,
+    kept_folder,
     log_key,
     outputs_folder,
     state_key,
@@ -232,6 +233,7 @@ def _of(progress: JobProgress) -> Status:
 
 
 INDEX_FILE = ".fetched.json"
+KEPT_INDEX_FILE = ".fetched-kept.json"
 _MOST_PIECES = 16
 PARALLEL = 32
 
@@ -254,9 +256,26 @@ def fetch(blobs: Blobs, job: str, folder: Path, without: Collection[str] = ()) -
     Works for a running job too: unfinished files come the next time. A fetched file that the script
     deleted later is deleted here as well.
     """
-    index_file = folder.parent / INDEX_FILE
+    return _fetch(blobs, outputs_of(blobs, job), folder, folder.parent / INDEX_FILE, without)
+
+
+def fetch_kept(blobs: Blobs, job: str, folder: Path) -> Fetched:
+    """Copy the files that the job created outside `outputs/`, while the store has them. Those that
+    have expired there stay here."""
+    files = stored_files(blobs, kept_folder(job))
+    return _fetch(blobs, files, folder, folder.parent / KEPT_INDEX_FILE, expires=True)
+
+
+def _fetch(
+    blobs: Blobs,
+    files: tuple[dict[str, BlobInfo], tuple[str, ...]],
+    folder: Path,
+    index_file: Path,
+    without: Collection[str] = (),
+    expires: bool = False,
+) -> Fetched:
     marks = _read_index(index_file)
-    outputs, refused = outputs_of(blobs, job)
+    outputs, refused = files
     stored = {path: info for path, info in outputs.items() if Path(path).name not in without}
     missing = []
     for path, info in stored.items():
@@ -269,7 +288,7 @@ def fetch(blobs: Blobs, job: str, folder: Path, without: Collection[str] = ()) -
         lambda path: _fetch_one(blobs, stored[path], folder / path), missing, PARALLEL, 2 * PARALLEL
     )
     moved = [path for path, is_here in zip(missing, fetched, strict=True) if is_here]
-    for path in marks.keys() - stored.keys():
+    for path in () if expires else marks.keys() - stored.keys():
         with contextlib.suppress(OSError):
             (folder / path).unlink()
     gone = set(missing) - set(moved)
@@ -290,7 +309,11 @@ def discard_outputs(blobs: Blobs, job: str, paths: Collection[str]) -> int:
 
 def outputs_of(blobs: Blobs, job: str) -> tuple[dict[str, BlobInfo], tuple[str, ...]]:
     """Outputs in the store by their path below `outputs/`, and names that cannot be used."""
-    prefix = outputs_folder(job)
+    return stored_files(blobs, outputs_folder(job))
+
+
+def stored_files(blobs: Blobs, prefix: str) -> tuple[dict[str, BlobInfo], tuple[str, ...]]:
+    """Files in a folder of the store by their path in it, and names that cannot be used."""
     outputs: dict[str, BlobInfo] = {}
     refused = []
     for info in blobs.list(prefix):

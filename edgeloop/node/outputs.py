@@ -14,15 +14,16 @@ import heapq
 import itertools
 import json
 import os
+import pkgutil
 import shutil
 import signal
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ from edgeloop.node.ticket import (
     JobFiles,
     JobProgress,
     State,
+    kept_folder,
     outputs_folder,
     state_key,
 )
@@ -60,8 +62,21 @@ _GROWTH = 1.125  # a larger file is sent again after it has grown by this much, 
 _IN_MEMORY_BYTES = 4 << 20  # times the number of threads below
 _THREADS = 12
 _MOST_LISTED = 20
+_MOST_GONE = 200  # are listed by name in the job's state, and more of them in its log
 _MOST_SCANNED = 1_000_000
+_MOST_KEPT = 20_000
 _DIGEST_BYTES = 16
+# Of what a command creates outside outputs/, caches and the like are nobody's results: folders of
+# these names, and those that hold all names of one of these sets: environments, caches, records of
+# jobs that it submitted.
+_CACHES = frozenset({"__pycache__", ".cache", ".edgeloop", ".git", ".hg", ".svn", "node_modules"})
+_CACHE_MARKS: tuple[set[str], ...] = (
+    {"pyvenv.cfg"},
+    {"conda-meta"},
+    {"CACHEDIR.TAG"},
+    {".edgeloop-workdir"},
+    {"job.json", "state.json"},
+)
 
 
 @dataclass(frozen=True)
@@ -87,15 +102,18 @@ def files_below(
     log: Callable[[str], None],
     label: str = "outputs/",
     skips: Callable[[str], bool] = lambda _: False,
+    skips_folder: Callable[[Collection[str]], bool] = lambda _: False,
 ) -> Iterator[tuple[str, FileState]]:
     """Regular files by their names below `folder`. A link is followed if it stays in `boundary`.
-    What `skips` accepts is neither returned nor entered. `label` is the folder's name in the log.
+    What `skips` accepts is neither returned nor entered, nor are folders of whose content
+    `skips_folder` accepts the names. `label` is the folder's name in the log.
     """
     if not _inside(folder, boundary):
         if folder.is_symlink():  # else it does not exist
             log(f"{folder.name}/ was replaced by a link to elsewhere, which is not followed")
         return
-    yield from _OutputWalk(boundary.resolve(), log, label, skips).files(folder, "", ())
+    walk = _OutputWalk(boundary.resolve(), log, label, skips, skips_folder)
+    yield from walk.files(folder, "", ())
 
 
 @dataclass(frozen=True)
@@ -104,6 +122,7 @@ class _OutputWalk:
     log: Callable[[str], None]
     label: str
     skips: Callable[[str], bool]
+    skips_folder: Callable[[Collection[str]], bool]
 
     def files(
         self, folder: Path, prefix: str, above: tuple[int, ...]
@@ -112,6 +131,8 @@ class _OutputWalk:
             with os.scandir(folder) as entries:
                 by_name = sorted(entries, key=lambda entry: entry.name)
         except OSError:
+            return
+        if prefix and self.skips_folder({entry.name for entry in by_name}):
             return
         for entry in by_name:
             name, path = prefix + entry.name, folder / entry.name
@@ -149,17 +170,20 @@ class CreatedFiles:
         self._before: dict[str, list[int]] | None = None
         self._skipped: frozenset[str] = frozenset()
         self._patterns = FilePatterns()
+        self.kept_bytes = 0  # most that is kept of what nothing asked for
 
-    def remember(self, patterns: Iterable[str], skipped: Iterable[str]) -> None:
+    def remember(self, patterns: Iterable[str], skipped: Iterable[str], kept_bytes: int) -> None:
         """Before the command starts. `skipped` are folders that have a place of their own, such as
         datasets."""
         self.recall()  # a wrapper that is started again finds the files of the one before it
         self._skipped, self._patterns = frozenset(skipped), FilePatterns(patterns)
+        self.kept_bytes = kept_bytes
         if self._before is None:
             self._before = {name: _numbers(state) for name, state in self._files()}
         content = {
             "patterns": self._patterns.patterns,
             "skipped": sorted(self._skipped),
+            "kept_bytes": kept_bytes,
             "files": self._before,
         }
         write_atomic(self._record, json.dumps(content))
@@ -170,32 +194,39 @@ class CreatedFiles:
             content = json.loads(self._record.read_text())
             self._patterns = FilePatterns(content["patterns"])
             self._skipped, self._before = frozenset(content["skipped"]), content["files"]
+            self.kept_bytes = content["kept_bytes"]
 
     def wanted(self) -> Iterator[tuple[str, FileState]]:
         """Those that the job asked for."""
         if self._patterns.patterns:
-            yield from ((n, state) for n, state in self._new() if self._patterns.matches(n))
+            new = self._new(self._files())
+            yield from ((name, state) for name, state in new if self._patterns.matches(name))
+
+    def others(self) -> Iterator[tuple[str, FileState]]:
+        """Those that it did not ask for, without caches and environments."""
+        files = files_below(
+            self._work,
+            self._work,
+            lambda _: None,
+            label="",
+            skips=lambda name: self._skips(name) or name.rpartition("/")[2] in _CACHES,
+            skips_folder=lambda names: any(marks <= set(names) for marks in _CACHE_MARKS),
+        )
+        new = self._new(files)
+        yield from ((name, state) for name, state in new if not self._patterns.matches(name))
 
     def is_wanted(self, name: str) -> bool:
         return self._patterns.matches(name)
 
-    def summary(self, collected: Mapping[str, FileState]) -> JobFiles:
-        """What is in the store, and what is not."""
-        left = [item for item in self._new() if not self._patterns.matches(item[0])]
-        largest = heapq.nlargest(_MOST_LISTED, left, key=lambda item: item[1].size)
-        return JobFiles(
-            len(collected),
-            sum(state.size for state in collected.values()),
-            len(left),
-            sum(state.size for _, state in left),
-            tuple(CreatedFile(name, state.size) for name, state in largest),
-        )
+    def gone(self, kept: Mapping[str, FileState]) -> dict[str, FileState]:
+        """Those that are neither collected nor kept."""
+        return {name: state for name, state in self.others() if name not in kept}
 
-    def _new(self) -> Iterator[tuple[str, FileState]]:
+    def _new(self, files: Iterator[tuple[str, FileState]]) -> Iterator[tuple[str, FileState]]:
         before = self._before
         if before is None:  # the job ended before its command could start
             return
-        for name, state in itertools.islice(self._files(), _MOST_SCANNED):
+        for name, state in itertools.islice(files, _MOST_SCANNED):
             if before.get(name) != _numbers(state):
                 yield name, state
 
@@ -204,6 +235,47 @@ class CreatedFiles:
 
     def _skips(self, name: str) -> bool:
         return name in self._skipped or name.rpartition("/")[2] == "__pycache__"
+
+
+def file_summary(
+    collected: Mapping[str, FileState],
+    kept: Mapping[str, FileState],
+    gone: Mapping[str, FileState],
+) -> JobFiles:
+    """What is in the store, and what is not."""
+    return JobFiles(
+        collected=len(collected),
+        collected_bytes=_total(collected),
+        left=len(gone),
+        left_bytes=_total(gone),
+        largest=_largest(gone, _MOST_GONE),
+        kept=len(kept),
+        kept_bytes=_total(kept),
+        largest_kept=_largest(kept, _MOST_LISTED),
+    )
+
+
+def _total(files: Mapping[str, FileState]) -> int:
+    return sum(state.size for state in files.values())
+
+
+def _largest(files: Mapping[str, FileState], most: int) -> tuple[CreatedFile, ...]:
+    largest = heapq.nlargest(most, files.items(), key=lambda item: item[1].size)
+    return tuple(CreatedFile(name, state.size) for name, state in largest)
+
+
+def may_be_secret(name: str) -> bool:
+    """By the name alone, as for the files of code."""
+    return _secret_names().matches(name.lower())
+
+
+@lru_cache(maxsize=None)
+def _secret_names() -> FilePatterns:
+    """The list is written as git's patterns: one without a slash inside it is a name anywhere."""
+    content = pkgutil.get_data("edgeloop.node", "secret_files.txt") or b""
+    lines = [line.strip() for line in content.decode().splitlines()]
+    patterns = [line.rstrip("/") for line in lines if line and not line.startswith("#")]
+    return FilePatterns(text if "/" in text else f"**/{text}" for text in patterns)
 
 
 def _numbers(state: FileState) -> list[int]:
@@ -376,6 +448,60 @@ class OutputCopier:
         return self._paths[name].relative_to(self._outputs.parent).as_posix()
 
 
+class KeptFiles(OutputCopier):
+    """Files that the command created elsewhere, and that nothing asked for: the store has them for
+    a while, in a folder of their own. The smallest come first, up to a limit of all together."""
+
+    def __init__(
+        self,
+        outputs: Path,
+        created: CreatedFiles,
+        blobs: Blobs,
+        job: str,
+        log: Callable[[str], None],
+    ) -> None:
+        super().__init__(outputs, created, blobs, job, log)
+        self._prefix = kept_folder(job)
+        self._chosen: set[str] = set()
+
+    def why_not(self, name: str) -> str:
+        """Why a file is not kept."""
+        if may_be_secret(name):
+            return "its name is that of a secret"
+        if name in self._chosen or ascii(name) in self.refused:
+            return "it could not be stored"
+        return f"the limit is {size_text(self._created.kept_bytes)}"
+
+    def remove_deleted(self) -> None:
+        """Delete what the command has removed again, and what was within the limit before."""
+        names = set(self._scan())
+        gone = [name for name in self._sent if name not in names]
+        self._blobs.delete([self._prefix + name for name in gone])
+        for name in gone:
+            del self._sent[name]
+
+    def collected(self) -> dict[str, FileState]:
+        """What is in the store as it is here."""
+        states = super().collected()
+        changed = set(self._changed(states))
+        return {name: state for name, state in states.items() if name not in changed}
+
+    def _scan(self) -> dict[str, FileState]:
+        self.error = None
+        files: dict[str, FileState] = {}
+        others = ((n, state) for n, state in self._created.others() if not may_be_secret(n))
+        self._add(files, others, self._outputs.parent, "")
+        room, states = self._created.kept_bytes, {}
+        smallest_first = sorted(files.items(), key=lambda item: (item[1].size, item[0]))
+        for name, state in smallest_first[:_MOST_KEPT]:
+            room -= state.size
+            if room < 0:
+                break
+            states[name] = state
+        self._chosen = set(states)
+        return states
+
+
 def _digest(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest()
 
@@ -400,6 +526,7 @@ _TAIL_BYTES = 256 * 1024
 _MOST_REFUSALS = 3  # of some file by a store that accepts everything else
 _DELAY_S = 1.0
 _MOST_NAMES = 10
+_MOST_LOGGED = 1_000
 _DYING_S = 3.0  # a killed process closes its pipes before its lock is released
 
 
@@ -504,6 +631,7 @@ class JobFinisher:
     log: JobLog
     log_copier: LogCopier
     outputs: OutputCopier
+    kept: KeptFiles
     created: CreatedFiles
     state: StateWriter
     patience_s: float
@@ -513,7 +641,9 @@ class JobFinisher:
         full = self.scratch.full_disk()
         if full and outcome.state == "failed":
             outcome = replace(outcome, reason=f"{full} on {self.node}; {outcome.reason}")
-        missing = self._copy_all()
+        missing = self._copy_all(self.outputs)
+        if not missing:  # else all stays on the node
+            self._keep()
         self.scratch.release_reserve()
         if full:
             self.log.write(full)
@@ -527,18 +657,30 @@ class JobFinisher:
             shutil.rmtree(self.scratch.folder, ignore_errors=True)
         return outcome.code
 
+    def _keep(self) -> None:
+        """Whatever happens here, the results are complete: it never fails the job."""
+        missing = self._copy_all(self.kept)
+        if missing and self.kept.error is not None:
+            self.log.write(f"files outside outputs/ could not be kept: {self.kept.error}")
+        with contextlib.suppress(*STORE_ERRORS, EdgeloopError):
+            self.kept.remove_deleted()
+
     def _list_files(self) -> None:
         """In the log and the state, because the job's folder is removed."""
-        collected = self.outputs.collected()
-        files = self.created.summary(collected)
+        collected, kept = self.outputs.collected(), self.kept.collected()
+        gone = self.created.gone(kept)
+        files = file_summary(collected, kept, gone)
         self.state.change(files=files)
         if files.collected:
             count = "1 file" if files.collected == 1 else f"{files.collected} files"
             names = ", ".join(ascii(name)[1:-1] for name in sorted(collected)[:_MOST_NAMES])
             more = ", …" if files.collected > _MOST_NAMES else ""
             self.log.write(f"{count} collected, {size_text(files.collected_bytes)}: {names}{more}")
-        if files.left:
-            self.log.write(files.note(_MOST_NAMES))
+        if note := files.note(_MOST_NAMES):
+            self.log.write(note)
+        for name, state in itertools.islice(sorted(gone.items()), _MOST_LOGGED):
+            shown = f"{ascii(name)[1:-1]} ({size_text(state.size)})"
+            self.log.write(f"not kept, because {self.kept.why_not(name)}: {shown}")
 
     def _incomplete(self, outcome: JobOutcome, missing: set[str]) -> JobOutcome:
         """Results that cannot be fetched are a failure; single files that no store could hold are
@@ -552,17 +694,17 @@ class JobFinisher:
             return replace(outcome, state="failed", code=FAILED, reason=reason)
         return replace(outcome, reason=reason)
 
-    def _copy_all(self) -> set[str]:
+    def _copy_all(self, copier: OutputCopier) -> set[str]:
         """What could not be copied. A file that fails while everything else works is given up."""
         deadline = time.monotonic() + self.patience_s
         refusals = 0
         for delay in delays(_DELAY_S, 15 * _DELAY_S):
-            missing = self.outputs.finish()
-            if self.outputs.error is None:
+            missing = copier.finish()
+            if copier.error is None:
                 return missing
             works = self._state_is_stored()
             refusals = refusals + 1 if works else 0
-            hopeless = isinstance(self.outputs.error, StoreRefused) and not works
+            hopeless = isinstance(copier.error, StoreRefused) and not works
             left = deadline - time.monotonic()
             if hopeless or refusals >= _MOST_REFUSALS or left <= 0:
                 return missing
@@ -641,6 +783,7 @@ def recover(
             log=log,
             log_copier=LogCopier(scratch.log, blobs, scratch.job, secrets),
             outputs=OutputCopier(scratch.outputs, created, blobs, scratch.job, log.write_once),
+            kept=KeptFiles(scratch.outputs, created, blobs, scratch.job, log.write_once),
             created=created,
             state=StateWriter(blobs, scratch.job, progress, secrets),
             patience_s=patience_s,

@@ -47,6 +47,7 @@ from edgeloop.node.outputs import (
     CreatedFiles,
     JobFinisher,
     JobOutcome,
+    KeptFiles,
     OutputCopier,
     StateWriter,
     latest_metrics,
@@ -68,6 +69,7 @@ from edgeloop.store.base import Access, Blobs
 
 Result = TypeVar("Result")
 
+_KEPT_PACE = 15  # how much rarer files outside outputs/ are looked at than those in it
 _ALREADY_RUNNING = 75  # "temporary failure": another wrapper has the job
 
 
@@ -107,6 +109,9 @@ class Supervisor:
         self._log_copier = LogCopier(scratch.log, self._blobs, scratch.job, self._secrets)
         self._created = CreatedFiles(scratch.work, scratch.before)
         self._outputs = OutputCopier(
+            scratch.outputs, self._created, self._blobs, scratch.job, self._log.write_once
+        )
+        self._kept = KeptFiles(
             scratch.outputs, self._created, self._blobs, scratch.job, self._log.write_once
         )
         progress = JobProgress("preparing", 1, here.node, time.time())
@@ -178,8 +183,10 @@ class Supervisor:
         folders = lay_out(ticket, self._scratch, self._blobs, self._here, log, patience_s)
         write_library(self._scratch.library)
         written_folders = [folders.outputs, *folders.made.values()]
+        if (folders.data / "outputs").is_symlink():
+            written_folders.append(folders.data / "outputs")
         skipped = [path.relative_to(self._scratch.work).as_posix() for path in written_folders]
-        self._created.remember(ticket.outputs, skipped)
+        self._created.remember(ticket.outputs, skipped, ticket.kept_bytes)
         sources = [EarlierOutputs(ticket.id)] if earlier is not None else []
         sources += [EarlierOutputs(ticket.previous)] if ticket.previous else []
         for source in (*sources, *ticket.earlier):
@@ -295,6 +302,7 @@ class Supervisor:
             log=self._log,
             log_copier=self._log_copier,
             outputs=self._outputs,
+            kept=self._kept,
             created=self._created,
             state=self._state,
             patience_s=self._pace.patience_s,
@@ -322,6 +330,7 @@ class Supervisor:
         actions = {
             "log": (self._log_copier.copy, self._pace.log_s),
             "outputs": (copy_outputs, self._pace.outputs_s),
+            "kept": (self._kept.copy, _KEPT_PACE * self._pace.outputs_s),
             "state": (put_state, self._pace.heartbeat_s),
         }
         return {

@@ -7,6 +7,7 @@
 `_jobs/<id>/cancel`        asks it to end, also where its compute no longer knows it
 `_jobs/<id>/log/<n>`       its output, in pieces of LOG_PIECE bytes; only the last one grows
 `_jobs/<id>/outputs/…`     the files of `outputs/`
+`_jobs/<id>/kept/…`        files that it created elsewhere in its folder, for KEPT_DAYS
 `_code/<hash>.tar.gz`      a snapshot of code, shared by jobs
 `_wrapper/<hash>.pyz`      the program that runs inside every job
 
@@ -35,6 +36,8 @@ from edgeloop.store.base import Access, Blobs
 State = Literal["queued", "preparing", "running", "completed", "failed", "canceled"]
 FINAL_STATES: frozenset[State] = frozenset({"completed", "failed", "canceled"})
 LOG_PIECE = 1 << 20
+KEPT_DAYS = 7  # how long files are kept that a job created outside outputs/
+KEPT_BYTES = 5_000_000_000  # and how much of them
 MOST_CODE_BYTES = 2 << 30
 CODE_DIGEST_BYTES = 20
 _FORMAT = b"edgeloop code 1\n"  # part of every digest: another layout is another digest
@@ -129,6 +132,7 @@ class Ticket:
     earlier: tuple[EarlierOutputs, ...] = ()  # files of the first ones take precedence
     data_root: str = "data"  # where the project has its data, relative to the code
     secrets: tuple[str, ...] = ()  # names of the variables whose values are masked
+    kept_bytes: int = KEPT_BYTES  # most that is kept of what it creates outside outputs/
 
     def secret_values(self) -> tuple[str, ...]:
         return tuple(self.variables[name] for name in self.secrets if name in self.variables)
@@ -154,31 +158,43 @@ class CreatedFile:
 
 @dataclass(frozen=True)
 class JobFiles:
-    """What a job left in its folder: files that were collected, and files that were not."""
+    """What a job left in its folder: files that were collected, files that it created elsewhere and
+    that are kept for a while, and those that are gone with its folder."""
 
     collected: int = 0
     collected_bytes: int = 0
     left: int = 0
     left_bytes: int = 0
-    largest: tuple[CreatedFile, ...] = ()  # of those that were not collected
+    largest: tuple[CreatedFile, ...] = ()  # of those that are gone
+    kept: int = 0
+    kept_bytes: int = 0
+    largest_kept: tuple[CreatedFile, ...] = ()
 
     def note(self, most: int = 3) -> str:
-        """One sentence about files that would be lost unnoticed; empty if there are none."""
-        if not self.left:
+        """A sentence about files outside outputs/; empty if there are none."""
+        parts = []
+        if self.kept:
+            fate = f"{'is' if self.kept == 1 else 'are'} kept for {KEPT_DAYS} days"
+            parts.append(_created(self.kept, self.kept_bytes, fate, self.largest_kept[:most]))
+            parts.append("'edgeloop job results --all' fetches them")
+        if self.left:
+            fate = "was not kept" if self.left == 1 else "were not kept"
+            parts.append(_created(self.left, self.left_bytes, fate, self.largest[:most]))
+        if not parts:
             return ""
-        listed = ", ".join(
-            f"{ascii(file.name)[1:-1]} ({size_text(file.size)})" for file in self.largest[:most]
-        )
-        more = f" and {self.left - most} more" if self.left > most else ""
-        total = "1 file" if self.left == 1 else f"{self.left} files"
-        what = f"{total} ({size_text(self.left_bytes)})"
-        places = dict.fromkeys(file.name.partition("/")[0] for file in self.largest)
+        files = (*self.largest_kept, *self.largest)
+        places = dict.fromkeys(file.name.partition("/")[0] for file in files)
         options = " ".join(f"--outputs {shlex.quote(place)}" for place in [*places][:3])
         empty = "outputs/ is empty, but " if not self.collected else ""
-        return (
-            f"{empty}{what} created outside outputs/ {'was' if self.left == 1 else 'were'} "
-            f"not collected: {listed}{more}; to collect them: {options}"
-        )
+        return f"{empty}{'; '.join(parts)}; to collect them with outputs/: {options}"
+
+
+def _created(count: int, size: int, fate: str, named: Sequence[CreatedFile]) -> str:
+    """`2 files (5 MB) created outside outputs/ are kept for 7 days: a.ckpt (4 MB) and 1 more`."""
+    total = "1 file" if count == 1 else f"{count} files"
+    names = ", ".join(f"{ascii(file.name)[1:-1]} ({size_text(file.size)})" for file in named)
+    more = f" and {count - len(named)} more" if count > len(named) else ""
+    return f"{total} ({size_text(size)}) created outside outputs/ {fate}: {names}{more}"
 
 
 @dataclass(frozen=True)
@@ -293,6 +309,10 @@ def log_key(job: str, piece: int) -> str:
 
 def outputs_folder(job: str) -> str:
     return f"_jobs/{job}/outputs/"
+
+
+def kept_folder(job: str) -> str:
+    return f"_jobs/{job}/kept/"
 
 
 def code_key(digest: str) -> str:

@@ -37,6 +37,7 @@ from edgeloop.models.files import ATTEMPTS_FOLDER, Leftovers, is_copy
 from edgeloop.models.plan import UPLOAD, default_plan, records_of
 from edgeloop.models.queue import Queue
 from edgeloop.models.runners import Registry
+from edgeloop.node.ticket import KEPT_DAYS
 from edgeloop.operate.fleet.records import FleetRecord, Fleets
 from edgeloop.paths import runs_folder
 from edgeloop.platforms import list_devices, platform_of
@@ -502,6 +503,7 @@ class JobLeftovers:
         recorded = {id_: job for id_, job in jobs.items() if id_ not in set(ids)}
         self._find_code(draft, recorded)
         self._find_logs(draft, recorded)
+        self._find_kept(draft, recorded)
 
     def _is_lost(self, job: StoredJob) -> bool:
         is_known = bool(job.record) or job.id in self._known
@@ -573,6 +575,19 @@ class JobLeftovers:
             return len(goes)
 
         draft.add("logs", STORE, sizes, "of jobs that ended", remove, [job.id for job in goes])
+
+    def _find_kept(self, draft: ReportDraft, jobs: Mapping[str, StoredJob]) -> None:
+        """Seven days after the last sign of life of their job, whatever age was asked for: that is
+        promised."""
+        before = min(self._before, self._now - KEPT_DAYS * 86_400.0)
+        files = [info for job in jobs.values() if job.modified < before for info in job.kept]
+        why = f"created outside outputs/, and kept for {KEPT_DAYS} days"
+
+        def remove() -> int:
+            return self._blobs.delete_unchanged(files)
+
+        keys, sizes = [info.key for info in files], [info.size for info in files]
+        draft.add("kept files of jobs", STORE, sizes, why, remove, keys)
 
 
 def _size(job: StoredJob) -> int:

@@ -106,6 +106,27 @@ def test_logs_go_by_age_and_by_size_and_never_of_jobs_that_run(cache: Path):
     assert left == ["_jobs/running/log/00000000"]
 
 
+def test_what_a_job_created_outside_its_outputs_is_kept_for_seven_days(cache: Path):
+    """Also if --older-than is less; what was written again since it was listed stays."""
+    store = MemoryStore()
+    for job, state in (("ended", "completed"), ("fresh", "failed"), ("long", "running")):
+        add_job(store, job, "", state=state)
+        for folder in ("kept", "outputs"):
+            store.blobs.put(f"_jobs/{job}/{folder}/lightning_logs/a.ckpt", b"x")
+    soon, later = store.now() + 6 * DAY_S, store.now() + 8 * DAY_S
+    workspace = Workspace(Settings.load(), store)
+    assert not find_leftovers(workspace, GcOptions(older_s=DAY_S), soon).findings
+    assert not find_leftovers(workspace, GcOptions(older_s=30 * DAY_S), later).findings
+    report = find_leftovers(workspace, GcOptions(older_s=DAY_S), later)
+    [finding] = report.findings
+    assert (finding.kind, finding.count) == ("kept files of jobs", 3)
+    store.blobs.put("_jobs/fresh/kept/lightning_logs/a.ckpt", b"it was started again")
+    assert dict(remove_leftovers(report)) == {finding: 2}
+    left = {blob.key for blob in store.blobs.list("_jobs/") if "/a.ckpt" in blob.key}
+    outputs = {f"_jobs/{job}/outputs/lightning_logs/a.ckpt" for job in ("ended", "fresh", "long")}
+    assert left == {*outputs, "_jobs/fresh/kept/lightning_logs/a.ckpt"}
+
+
 def age(path: Path, seconds: float = MONTH_S) -> None:
     then = time.time() - seconds
     for place in (*path.rglob("*"), path):

@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from edgeloop.jobs.client import Jobs
+from edgeloop.node.ticket import kept_folder
 from edgeloop.settings import Settings
 from edgeloop.workspace import Workspace
 from tests.cli.running import Finished, run_command, run_main
@@ -186,22 +188,50 @@ def test_an_unknown_placeholder_is_refused_before_anything_is_sent(
     assert not Path("runs").exists()
 
 
-def test_results_outside_outputs_are_said_and_collected(edgeloop: Command, project: Path) -> None:
-    script = "import os; os.makedirs('results'); open('results/best.ckpt', 'w').write('weights')"
+def test_results_outside_outputs_are_kept_fetched_and_collected(
+    edgeloop: Command, compute: str, project: Path
+) -> None:
+    script = (
+        "import os; os.makedirs('lightning_logs'); "
+        "open('lightning_logs/best.ckpt', 'w').write('weights')"
+    )
     (project / "elsewhere.py").write_text(script)
-    lost = edgeloop("run", "elsewhere.py", "--name", "lost")
-    assert lost.code == 0, lost.err
-    sentence = "outputs/ is empty, but 1 file (7 B) created outside outputs/ was not collected"
-    assert f"{sentence}: results/best.ckpt (7 B); to collect them: --outputs results" in lost.err
-    assert sentence in edgeloop("job", "status", "lost").out
-    [row] = json.loads(edgeloop("job", "status", "lost", "--json").out)
-    assert row["files"]["largest"] == [{"name": "results/best.ckpt", "size": 7}]
+    to = ("--compute", compute)
+    night = edgeloop("run", "elsewhere.py", *to, "--name", "night")
+    assert night.code == 0, night.err
+    sentence = "outputs/ is empty, but 1 file (7 B) created outside outputs/ is kept for 7 days"
+    assert f"{sentence}: lightning_logs/best.ckpt (7 B); 'edgeloop job results --all'" in night.err
+    assert sentence in edgeloop("job", "status", "night").out
+    [row] = json.loads(edgeloop("job", "status", "night", "--json").out)
+    assert row["files"]["largest_kept"] == [{"name": "lightning_logs/best.ckpt", "size": 7}]
 
-    kept = edgeloop("run", "elsewhere.py", "--name", "kept", "--outputs", "results")
-    assert kept.code == 0 and "not collected" not in kept.err
-    assert (project / "runs/kept/outputs/results/best.ckpt").read_text() == "weights"
+    plain = edgeloop("job", "results", "night")
+    assert "1 file outside outputs/: edgeloop job results --all night" in plain.err
+    fetched = edgeloop("job", "results", "--all", "night")
+    assert fetched.out.splitlines()[1] == "night: 1 file, 1 new → runs/night/kept"
+    kept = project / "runs/night/kept/lightning_logs/best.ckpt"
+    assert kept.read_text() == "weights"
+    [row] = edgeloop("job", "results", "--all", "night", "--json").json
+    assert (row["kept_files"], row["kept_folder"]) == (1, str(project / "runs/night/kept"))
+
+    [job] = [run.record.id for run in Jobs.open().runs.list().runs]
+    Jobs.open().blobs.delete_folder(kept_folder(job))  # as gc does after a week
+    late = edgeloop("job", "results", "--all", "night")
+    assert "no longer in the store: they are kept for 7 days" in late.err and kept.is_file()
+
+    words = (*to, "--name", "asked", "--outputs", "lightning_logs")
+    asked = edgeloop("run", "elsewhere.py", *words)
+    assert asked.code == 0 and "kept" not in asked.err
+    assert (project / "runs/asked/outputs/lightning_logs/best.ckpt").read_text() == "weights"
     refused = edgeloop("run", "elsewhere.py", "--outputs", "../x")
     assert refused.code != 0 and "outputs has a pattern that may not hold '..'" in refused.err
+
+    file = project / "edgeloop.yaml"
+    settings = (yaml.safe_load(file.read_text()) if file.exists() else None) or {}
+    file.write_text(json.dumps({**settings, "kept_limit_mb": 0.000001}))
+    over = edgeloop("run", "elsewhere.py", *to, "--name", "over")
+    assert "created outside outputs/ was not kept: lightning_logs/best.ckpt (7 B)" in over.err
+    assert "not kept, because the limit is 1 B: lightning_logs/best.ckpt (7 B)" in over.out
 
 
 def test_a_store_inside_the_project_is_no_code_and_secrets_are_named(

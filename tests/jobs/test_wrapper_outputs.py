@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from edgeloop.errors import StoreUnavailable
+from edgeloop.jobs.snapshot import may_hold_secrets
 from edgeloop.node.environment import JobSecrets, LogCopier, Scratch
 from edgeloop.node.files import FolderBlobs
-from edgeloop.node.outputs import GROWING_LIMIT_BYTES, CreatedFiles, OutputCopier
-from edgeloop.node.ticket import LOG_PIECE, Pace, log_key, outputs_folder
+from edgeloop.node.outputs import GROWING_LIMIT_BYTES, CreatedFiles, OutputCopier, may_be_secret
+from edgeloop.node.ticket import LOG_PIECE, Pace, cancel_key, log_key, outputs_folder
 from tests.jobs.wrapped import LIMIT_S, Wrapped, kill, python_of
 from tests.peers.process import wait_until
 
@@ -321,17 +322,24 @@ def test_files_created_outside_outputs_are_listed_and_an_empty_outputs_is_said(w
     wrapped.order(["python", "script.py"], CODE, writes=("working/made",))
     assert wrapped.run()[0] == 0
     files = wrapped.final().files
-    assert (files.collected, files.left) == (0, 5)
-    assert {file.name: file.size for file in files.largest} == {
+    assert (files.collected, files.kept, files.left) == (0, 5, 0)
+    assert {file.name: file.size for file in files.largest_kept} == {
         "results/a/best.ckpt": 19,
         "results/a/last.ckpt": 19,
         "lightning_logs/version_0/metrics.csv": 36,
         "pkg/new.txt": 11,
         "pkg/changed.txt": 18,
     }
-    assert "outputs/ is empty, but 5 files (103 B) created outside outputs/" in wrapped.log()
-    assert "--outputs lightning_logs" in wrapped.log()
+    said = "outputs/ is empty, but 5 files (103 B) created outside outputs/ are kept for 7 days: "
+    assert said in wrapped.log() and "--outputs lightning_logs" in wrapped.log()
     assert wrapped.stored() == {}
+    assert wrapped.kept() == {
+        "results/a/best.ckpt": b"results/a/best.ckpt",
+        "results/a/last.ckpt": b"results/a/best.ckpt",
+        "lightning_logs/version_0/metrics.csv": b"lightning_logs/version_0/metrics.csv",
+        "pkg/new.txt": b"pkg/new.txt",
+        "pkg/changed.txt": b"changed by the job",
+    }
 
 
 def test_patterns_collect_what_the_job_created_and_never_what_lies_elsewhere(wrapped: Wrapped):
@@ -346,8 +354,96 @@ def test_patterns_collect_what_the_job_created_and_never_what_lies_elsewhere(wra
     }
     assert wrapped.stored() == expected
     files = wrapped.final().files
-    assert (files.collected, files.left) == (4, 1)
+    assert (files.collected, files.kept) == (4, 1)
     assert "4 files collected" in wrapped.log() and "1 file (36 B)" in wrapped.log()
+    assert list(wrapped.kept()) == ["lightning_logs/version_0/metrics.csv"]
+
+
+NOT_RESULTS = """
+import pathlib
+def write(name, text="x"):
+    pathlib.Path(name).parent.mkdir(parents=True, exist_ok=True)
+    pathlib.Path(name).write_text(text)
+for name in ("venv/pyvenv.cfg", "venv/lib/torch.py", ".cache/hub/model.bin", "env/conda-meta/x",
+             "cache/CACHEDIR.TAG", "cache/a", "node_modules/a.js", ".git/index", "a/__pycache__/b",
+             ".edgeloop/work", "runs/inner-1/job.json", "runs/inner-1/state.json",
+             "runs/inner-1/outputs/a"):
+    write(name)
+for name in (".env", "keys/id_rsa", "sub/.aws/config", "Server.PEM"):
+    write(name, "secret")
+for name in ("runs/events.out", "cache.txt", "environment.txt"):
+    write(name, "result")
+"""
+
+
+def test_caches_environments_and_secrets_by_name_are_never_kept(wrapped: Wrapped):
+    wrapped.order_script(NOT_RESULTS)
+    assert wrapped.run()[0] == 0
+    assert sorted(wrapped.kept()) == ["cache.txt", "environment.txt", "runs/events.out"]
+    files, log = wrapped.final().files, wrapped.log()
+    secret = {".env", "keys/id_rsa", "sub/.aws/config", "Server.PEM"}
+    assert {file.name for file in files.largest} == secret and files.left == 4
+    for name in secret:
+        assert f"not kept, because its name is that of a secret: {name} (6 B)" in log
+
+
+def test_what_counts_as_secret_is_the_same_as_for_code():
+    names = ["a.env", ".env/x", "x/.config/gcloud/y", "id_rsa.pub", "env.txt", "kaggle.json", "pem"]
+    names += [".azureml/datastore.json", "deep/.azureml/datastore.json", "tokens.txt", "A/.SSH/b"]
+    for name in names:
+        assert may_be_secret(name) == may_hold_secrets(name, is_folder=False), name
+
+
+def test_what_exceeds_the_limit_is_listed_by_name_and_the_rest_is_kept(wrapped: Wrapped):
+    script = """
+import os
+os.mkdir("logs")
+for name, size in (("a", 40), ("b", 30), ("c", 500), ("{d}", 900)):
+    open(f"logs/{name}", "wb").write(bytes(size))
+"""
+    wrapped.order_script(script, kept_bytes=100)
+    assert wrapped.run()[0] == 0
+    assert sorted(wrapped.kept()) == ["logs/a", "logs/b"]
+    files, log = wrapped.final().files, wrapped.log()
+    assert [(file.name, file.size) for file in files.largest] == [
+        ("logs/{d}", 900),
+        ("logs/c", 500),
+    ]
+    assert (files.kept, files.kept_bytes, files.left_bytes) == (2, 70, 1400)
+    assert "2 files (1.4 kB) created outside outputs/ were not kept: logs/{d} (900 B)" in log
+    assert "not kept, because the limit is 100 B: logs/c (500 B)" in log
+
+
+TRAINING = """
+import os, pathlib, sys, time
+log = pathlib.Path("lightning_logs/version_0/metrics.csv")
+log.parent.mkdir(parents=True)
+log.write_text("epoch,loss")
+pathlib.Path("outputs/begun").touch()
+if sys.argv[1] == "fail":
+    sys.exit(3)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("how", ["fails", "is canceled", "loses its supervisor", "loses its node"])
+def test_a_job_that_ends_early_keeps_what_it_created_elsewhere(wrapped: Wrapped, how: str):
+    wrapped.order_script(TRAINING, "fail" if how == "fails" else "sleep")
+    with wrapped.running() as launcher:
+        if how != "fails":
+            wrapped.wait_for_file("begun")
+        if how == "is canceled":
+            wrapped.blobs.put(cancel_key(wrapped.job), b"canceled")
+        elif how == "loses its supervisor":
+            kill(wrapped.supervisor())
+        elif how == "loses its node":
+            wait_until(wrapped.kept, LIMIT_S, "the first copy")
+            launcher.kill()
+            kill(wrapped.supervisor())
+        if how != "loses its node":
+            state = wrapped.final().state
+            assert state == ("canceled" if how == "is canceled" else "failed")
+        assert wrapped.kept() == {"lightning_logs/version_0/metrics.csv": b"epoch,loss"}
 
 
 def test_a_job_that_is_started_again_finds_its_collected_files_where_it_wrote_them(

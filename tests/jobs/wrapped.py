@@ -25,6 +25,7 @@ from edgeloop.node.ticket import (
     WrapperOrder,
     code_key,
     content_digest,
+    kept_folder,
     log_key,
     outputs_folder,
     state_key,
@@ -133,7 +134,12 @@ class Wrapped:
         return progress
 
     def stored(self) -> dict[str, bytes]:
-        folder = outputs_folder(self.job)
+        return self._files(outputs_folder(self.job))
+
+    def kept(self) -> dict[str, bytes]:
+        return self._files(kept_folder(self.job))
+
+    def _files(self, folder: str) -> dict[str, bytes]:
         keys = [info.key for info in self.blobs.list(folder)]
         return {key.removeprefix(folder): self.blobs.read(key) for key in keys}
 
