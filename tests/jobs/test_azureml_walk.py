@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 
 from edgeloop.jobs.client import Jobs
 from edgeloop.node.ticket import outputs_folder
-from tests.cli.running import Finished, run_command, run_main
+from tests.cli.running import Finished, run_command, run_main, start_command
 from tests.jobs import planted
 from tests.jobs.test_azureml import SIZE
 from tests.jobs.waiting import end_all, eventually
@@ -25,6 +26,14 @@ import pathlib, sys, time
 time.sleep(float(sys.argv[1]))
 pathlib.Path("outputs/net.pt").touch()
 """
+NIGHT = """
+import json, os, sys
+os.makedirs("lightning_logs")
+open("lightning_logs/best.ckpt", "w").write("weights")
+json.dump(sys.argv[1:], open("outputs/words.json", "w"))
+"""
+BRACES = ["{epoch}_{job}", "${{inputs.faces}}", "{outputs}/{{data}}"]
+LIMIT_S = 120.0
 Command = Callable[..., Finished]
 
 
@@ -72,6 +81,16 @@ def test_the_walk(edgeloop: Command, project: Path, azureml: AzureML, azure_stor
     assert "exit code 0 · results in runs/lr-3/outputs" in done.err
     assert (project / "runs/lr-3/outputs/net.pt").is_file()
 
+    # words after -- arrive as they are, and files outside outputs/ are kept
+    (project / "night.py").write_text(NIGHT)
+    night = ("run", "night.py", "--compute", "gpu", "--name", "night", "--", *BRACES)
+    done = edgeloop(*night)
+    assert done.code == 0, done.err
+    assert "1 file (7 B) created outside outputs/ is kept for 7 days" in done.err
+    assert json.loads((project / "runs/night/outputs/words.json").read_text()) == BRACES
+    assert edgeloop("job", "results", "--all", "night").code == 0
+    assert (project / "runs/night/kept/lightning_logs/best.ckpt").read_text() == "weights"
+
     # cancel another, and run it again with less to do
     (project / "long.py").write_text(LONG)
     long = edgeloop("job", "submit", "long.py", *to, "--name", "long", "--json", "--", "600")
@@ -100,7 +119,7 @@ def test_the_walk(edgeloop: Command, project: Path, azureml: AzureML, azure_stor
     # records and store agree
     states = {run.name: run.state for run in jobs.select(()).runs}
     completed = dict.fromkeys(("lr-3", "long.2", *(f"sweep-{n}" for n in "12")), "completed")
-    assert states == {**completed, "long": "canceled"}
+    assert states == {**completed, "night": "completed", "long": "canceled"}
     for name in completed:
         run = jobs.runs.get(name)
         stored = {info.key for info in jobs.blobs.list(outputs_folder(run.record.id))}
@@ -114,6 +133,49 @@ def test_the_walk(edgeloop: Command, project: Path, azureml: AzureML, azure_stor
     assert edgeloop("job", "remove", "all", "--yes").code == 0
     assert not list(jobs.blobs.list("_jobs/"))
     assert not azureml.jobs.runs.keys() & {run.name for run in pipelines}
+
+
+ON_BLOBS = """
+import pathlib, sys, time
+faces = pathlib.Path("data_blobs/working/faces/1.txt").read_text()
+pathlib.Path("data_blobs/outputs/first.pt").write_text(faces)
+pathlib.Path("lightning_logs").mkdir()
+pathlib.Path("lightning_logs/metrics.csv").write_text(sys.argv[1])
+print("begun", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_project_with_data_blobs_runs_until_ctrl_c_and_loses_nothing(
+    edgeloop: Command, project: Path, azureml: AzureML
+):
+    """The run is a process of its own that a terminal interrupts twice: it detaches, then cancels,
+    and fetches the results. Everything else that the script wrote is kept in the store."""
+    assert edgeloop("azure", "setup", "--yes", "--json").code == 0
+    settings = (project / "edgeloop.yaml").read_text()
+    (project / "edgeloop.yaml").write_text(f"computes: {json.loads(settings)['computes']}\n")
+    with (project / "edgeloop.yaml").open("a") as file:
+        file.write("data_root: data_blobs\n")
+    for folder in ("raw", "working/faces", "outputs"):
+        (project / "data_blobs" / folder).mkdir(parents=True)
+    (project / "data_blobs/working/faces/1.txt").write_text("face")
+    (project / "blobs.py").write_text(ON_BLOBS)
+    words = ("run", "blobs.py", "--compute", "gpu", "--data", "data_blobs/working/faces")
+    process = start_command([*words, "--name", "night", "--", "{epoch}_{job}"], project, {})
+    assert process.stdout is not None and process.stderr is not None
+    eventually(lambda: process.stdout.readline() == "begun\n")
+    said = ""
+    for _ in range(2):
+        process.send_signal(signal.SIGINT)
+        while "To cancel" not in said:
+            said += process.stderr.readline()
+    said += process.communicate(timeout=LIMIT_S)[1]
+    assert process.returncode == 130 and "night: canceled" in said
+    assert (project / "runs/night/outputs/first.pt").read_text() == "face"
+    assert edgeloop("job", "results", "--all", "night").code == 0
+    kept = project / "runs/night/kept/lightning_logs/metrics.csv"
+    assert kept.read_text() == "{epoch}_{job}"
+    assert [path.name for path in (project / "runs/night/kept").iterdir()] == ["lightning_logs"]
 
 
 def test_secrets_stand_in_nothing_that_others_see(
