@@ -16,6 +16,7 @@ from edgeloop.jobs.watch import Status, current_status
 from edgeloop.node.ticket import log_key, outputs_folder
 from edgeloop.store import Blobs
 from edgeloop.testing.contracts.compute import JobHarness
+from tests.cli.running import Finished, run_main
 from tests.jobs.runs import record
 from tests.jobs.wrapped import Wrapped
 from tests.peers.ray import RayCluster
@@ -127,3 +128,34 @@ def test_a_rescue_that_fails_is_the_state_of_that_job_alone(harness: JobHarness)
     )
     assert running.state in ("preparing", "running")
     harness.release("sound")
+
+
+def test_every_command_on_jobs_works_after_one_filled_its_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    def edgeloop(*words: str) -> Finished:
+        return run_main(words, monkeypatch, capfd)
+
+    project, cache = tmp_path / "project", tmp_path / "cache"
+    project.mkdir()
+    (project / "fill.py").write_text(FILL)
+    (project / "sound.py").write_text("open('outputs/a.txt', 'w').write('a')")
+    monkeypatch.setenv("EDGELOOP_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("EDGELOOP_CACHE", str(cache))
+    monkeypatch.chdir(project)
+    with small_disk(cache):
+        assert edgeloop("run", "sound.py", "--name", "sound").code == 0
+        filled = edgeloop("run", "fill.py", "--name", "filled")
+        assert filled.code == 1
+        said = f"the disk of {cache}/jobs/"
+        assert "failed in 0:" in filled.err and said in filled.err, filled.err
+        rows = {row["name"]: row for row in edgeloop("job", "status", "all", "--json").json}
+        assert (rows["sound"]["state"], rows["filled"]["state"]) == ("completed", "failed")
+        assert rows["filled"]["reason"].startswith(said)
+        assert "is full (12.6 MB)" in rows["filled"]["reason"]
+        assert edgeloop("job", "results", "all").code == 0
+        assert (project / "runs/filled/outputs/made.txt").read_text() == "precious"
+        assert said in edgeloop("job", "logs", "filled").out
+        assert edgeloop("job", "abort", "filled").code == 0
+        assert edgeloop("run", "sound.py", "--name", "after").code == 0, "there is room again"
+        assert edgeloop("job", "remove", "filled").code == 0
