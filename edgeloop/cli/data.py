@@ -221,7 +221,7 @@ def verify(
             verified = datasets.verify(reference, here, progress=progress)
         results.append(verified)
         if not as_json:
-            _show_verified(verified)
+            _show_verified(verified, "in the store" if here is None else "here")
     if as_json:
         print_json(_verified_row(verified) for verified in results)
     if not all(verified.is_right for verified in results):
@@ -423,10 +423,11 @@ def _verified_row(verified: Verified) -> dict[str, object]:
     }
 
 
-def _show_verified(verified: Verified) -> None:
+def _show_verified(verified: Verified, where: str) -> None:
+    """`where` it was read: the other copy may still be damaged."""
     for kind, paths in _differences(verified).items():
         for path in paths:
             click.echo(f"{kind:<8} {printable(path)}")
     counts = [f"{len(p):,} {kind}" for kind, p in _differences(verified).items() if p]
     whole = _amount(verified.files, verified.bytes)
-    click.echo(f"{verified.reference}: {', '.join(counts) or 'all right'} ({whole})")
+    click.echo(f"{verified.reference}: {', '.join(counts) or f'all right {where}'} ({whole})")

@@ -678,8 +678,8 @@ def outcome(job: Run) -> str:
     parts = [f"{status.state} in {duration(status)}" if status.started else status.state]
     if status.exit_code is not None:
         parts.append(f"exit code {status.exit_code}")
-    if status.reason and status.state != "completed":
-        parts.append(printable(status.reason))
+    if reason := _reason(status):
+        parts.append(printable(reason))
     for name, version in status.published.items():
         parts.append(f"made {printable(name)}@{version}")
     if note := status.files.note():
@@ -742,9 +742,14 @@ def _measured(jobs: Sequence[Run]) -> list[str]:
 
 
 def _remark(status: Status) -> str:
-    parts = [] if status.state == "completed" else [status.reason]
+    parts = [_reason(status)]
     parts += [f"made {name}@{version}" for name, version in status.published.items()]
     return "; ".join(part for part in (*parts, status.files.note(1), status.note) if part)
+
+
+def _reason(status: Status) -> str:
+    """Empty if it says no more than the state."""
+    return "" if status.state in ("completed", status.reason) else status.reason
 
 
 def _number(value: object) -> str:

@@ -431,13 +431,13 @@ def run(
             progress=bar,
         )
     runs = _followed(jobs, runs, quiet=as_json)
-    for each in runs:
-        jobs.fetch(each)
+    fetched = [jobs.fetch(each) for each in runs]
     if as_json or len(runs) > 1:
         print_jobs(jobs, runs, as_json)
     else:
         folder = shown(str(jobs.outputs(runs[0])))
-        click.echo(f"{outcome(runs[0])} · results in {folder}", err=True)
+        results = f" · results in {folder}" if fetched[0].files else ""
+        click.echo(f"{outcome(runs[0])}{results}", err=True)
     raise SystemExit(_exit_code(runs))
 
 

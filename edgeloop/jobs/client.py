@@ -460,9 +460,13 @@ class Jobs:
         for members in by_compute(asked.values()):
             try:
                 self._compute_of(members[0]).cancel([run.record.id for run in members])
-            except ComputeUnavailable:
+            except ComputeUnavailable as error:
                 if any(run.state == "queued" for run in members):  # no wrapper reads the mark yet
-                    raise
+                    asks = "the store asks its jobs to end, which they do when it is back"
+                    raise ComputeUnavailable(
+                        compute=members[0].record.compute,
+                        reason=f"{error.fields['reason']}; {asks}",
+                    ) from None
         return [asked.get(run.name, run) for run in runs]
 
     def remove(self, runs: Sequence[Run]) -> None:

@@ -49,8 +49,10 @@ def test_the_walk_of_a_dataset(
     )
     assert (project / "old/a.png").read_bytes() == noise(1_000)
     assert "faces@2 → data/working/faces: nothing to do" in say("pull", "faces")
-    assert say("verify", "faces") == "working/faces@2: all right (2 files, 2.0 kB)\n"
-    assert say("verify", "faces@1", "--in-store").startswith("working/faces@1: all right")
+    assert say("verify", "faces") == "working/faces@2: all right here (2 files, 2.0 kB)\n"
+    assert say("verify", "faces@1", "--in-store").startswith(
+        "working/faces@1: all right in the store"
+    )
     assert say("remove", "faces@1", "--yes") == "working/faces@1 removed\n1 version removed.\n"
     assert say("remove", "faces", "--yes") == "working/faces@2 removed\n1 version removed.\n"
     assert tree(faces)["a.png"] == b"changed"

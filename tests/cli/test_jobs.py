@@ -480,6 +480,7 @@ def test_abort_waits_until_it_is_true(edgeloop: Edgeloop, script):
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     assert "had already ended (canceled)" in edgeloop("job", "abort", "long").out
+    assert edgeloop("job", "status", "long").out.count("canceled") == 1
 
 
 def test_a_change_to_several_jobs_shows_them_and_asks(command: Edgeloop, script, project: Path):

@@ -202,6 +202,7 @@ def test_results_outside_outputs_are_kept_fetched_and_collected(
     sentence = "outputs/ is empty, but 1 file (7 B) created outside outputs/ is kept for 7 days"
     assert f"{sentence}: lightning_logs/best.ckpt (7 B); 'edgeloop job results --all'" in night.err
     assert sentence in edgeloop("job", "status", "night").out
+    assert "results in" not in night.err, "there are none"
     [row] = json.loads(edgeloop("job", "status", "night", "--json").out)
     assert row["files"]["largest_kept"] == [{"name": "lightning_logs/best.ckpt", "size": 7}]
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
 from edgeloop.errors import ComputeUnavailable
+from edgeloop.jobs.client import Jobs
 from edgeloop.jobs.computes.base import Compute, JobOrder, ObservedState, Resources
-from edgeloop.jobs.records import Run
+from edgeloop.jobs.records import Run, now
 from edgeloop.jobs.watch import Status, current_status
-from edgeloop.node.ticket import JobProgress, State, state_key
+from edgeloop.node.ticket import JobProgress, State, cancel_key, state_key
+from edgeloop.settings import Settings
 from edgeloop.store import Blobs
 from edgeloop.testing import memory_blobs
 from tests.jobs.runs import record
@@ -176,3 +179,16 @@ def test_a_job_whose_compute_stores_its_outputs_ends_with_it(blobs: Blobs, view,
     assert status.state == expected[0] and status.note.startswith(expected[1])
     refused = "the compute could not store what it wrote: no right to write"
     assert status.reason == (refused if expected[0] == "failed" else "")
+
+
+def test_a_job_whose_compute_is_away_is_asked_to_end_through_the_store(tmp_path: Path):
+    (tmp_path / "edgeloop.yaml").write_text(
+        "computes: {cluster: {kind: ray, address: 'http://127.0.0.1:1'}}"
+    )
+    jobs = Jobs(Settings.load(tmp_path))
+    facts = {"compute": "cluster", "store": str(jobs.settings.location), "created": now()}
+    run = jobs.runs.add("waits", lambda name, job: record(name, job, **facts))
+    with pytest.raises(ComputeUnavailable, match="the store asks its jobs to end, which they do"):
+        jobs.cancel([run])
+    assert jobs.blobs.size(cancel_key(run.record.id)) is not None
+    assert jobs.runs.get("waits").cancel_asked
