@@ -570,12 +570,18 @@ class StateWriter:
 
 def _without_secrets(progress: JobProgress, secrets: KnownSecrets) -> JobProgress:
     """What the script or a program that it started may have written."""
-    largest = [replace(file, name=secrets.mask(file.name)) for file in progress.files.largest]
+
+    def masked(files: Iterable[CreatedFile]) -> tuple[CreatedFile, ...]:
+        return tuple(replace(file, name=secrets.mask(file.name)) for file in files)
+
+    created = progress.files
     return replace(
         progress,
         reason=secrets.mask(progress.reason),
         metrics=secrets.mask_all(progress.metrics),
-        files=replace(progress.files, largest=tuple(largest)),
+        files=replace(
+            created, largest=masked(created.largest), largest_kept=masked(created.largest_kept)
+        ),
     )
 
 

@@ -125,7 +125,7 @@ def test_a_script_that_prints_its_secrets_shows_none(wrapped: Wrapped):
     assert "the half: *** and the rest\n" in shown
     assert progress.reason.endswith("exit code 1: the key was ***")
     assert progress.metrics == {"epoch": 1, "note": ["by ***"], "***": 2}
-    assert [file.name for file in progress.files.largest] == ["***"]
+    assert [file.name for file in progress.files.largest_kept] == ["***"]
     assert wrapped.stored()["own.txt"] == TOKEN.encode(), "a file of its own is not changed"
 
 
