@@ -379,23 +379,46 @@ class SupervisorNote:
 class JobSecrets:
     """The values of the job's secret variables, for every process that shows or stores texts of the
     job. The supervisor writes them before it starts anything that knows them; so whoever reads such
-    a text first, and the values afterwards, masks it."""
+    a text first, and the values afterwards, masks it. A reader keeps the file open: the job's
+    folder may be removed while the end of the log is still to be shown."""
 
     def __init__(self, scratch: Scratch) -> None:
         self._file = scratch.secrets
         self._known: KnownSecrets | None = None
+        self._number: int | None = None
+
+    def open(self) -> None:
+        """Keep the file, which is written in place, at hand from now on."""
+        if self._number is None:
+            with contextlib.suppress(OSError):
+                self._number = os.open(self._file, os.O_RDWR | os.O_CREAT, 0o600)
 
     def write(self, values: Sequence[str]) -> None:
-        write_atomic(self._file, json.dumps(values), durable=True)
+        content = (json.dumps(values) + "\n").encode()
+        number = os.open(self._file, os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            os.pwrite(number, content, 0)
+            os.ftruncate(number, len(content))
+            os.fsync(number)
+        finally:
+            os.close(number)
         self._known = KnownSecrets(values)
 
     def known(self) -> KnownSecrets:
         if self._known is None:
-            try:
-                self._known = KnownSecrets(json.loads(self._file.read_text()))
-            except (FileNotFoundError, NotADirectoryError, PermissionError):
+            content = self._content()
+            if not content.endswith(b"\n"):
                 return KnownSecrets()  # nothing was started that knows any
+            self._known = KnownSecrets(json.loads(content))
         return self._known
+
+    def _content(self) -> bytes:
+        if self._number is not None:
+            return os.pread(self._number, os.fstat(self._number).st_size, 0)
+        try:
+            return self._file.read_bytes()
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            return b""
 
 
 class JobLog:

@@ -189,7 +189,9 @@ class LogForwarder:
     """A thread that copies the log to standard output: a blocked one delays nothing else."""
 
     def __init__(self, scratch: Scratch) -> None:
-        self._tail = MaskedTail(scratch.log, JobSecrets(scratch))
+        secrets = JobSecrets(scratch)
+        secrets.open()
+        self._tail = MaskedTail(scratch.log, secrets)
         self._over = threading.Event()
         self._moved = time.monotonic()
         self._thread = threading.Thread(target=self._run, daemon=True)
