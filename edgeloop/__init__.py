@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from edgeloop.jobs.spec import JobSpec
     from edgeloop.models.catalog import Model
     from edgeloop.search.campaign import Search, SearchResult
+    from edgeloop.search.evaluators.farm import RemoteBenchmark
+    from edgeloop.search.evaluators.jobs import PartialTraining
     from edgeloop.workspace import Workspace
 
 __all__ = [
@@ -32,6 +34,8 @@ __all__ = [
     "JobSpec",
     "Jobs",
     "Model",
+    "PartialTraining",
+    "RemoteBenchmark",
     "Run",
     "Search",
     "SearchResult",
@@ -44,6 +48,8 @@ _MODULES = {
     "JobSpec": "jobs.spec",
     "Jobs": "jobs.client",
     "Model": "models.catalog",
+    "PartialTraining": "search.evaluators.jobs",
+    "RemoteBenchmark": "search.evaluators.farm",
     "Run": "jobs.records",
     "Search": "search.campaign",
     "SearchResult": "search.campaign",

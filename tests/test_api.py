@@ -42,8 +42,8 @@ def documented(text: str, section: str) -> set[str]:
     return set(re.findall(r"^ {4}\*{0,2}(\w+): \S", body[1], re.MULTILINE)) if body else set()
 
 
-def test_there_are_about_eight_names():
-    assert 6 <= len(NAMES) <= 10
+def test_there_are_about_ten_names():
+    assert 8 <= len(NAMES) <= 12
     assert sorted(edgeloop.__all__) == sorted(dir(edgeloop))
 
 
@@ -105,6 +105,26 @@ def test_the_examples_run(kind: type, tmp_path: Path, monkeypatch: pytest.Monkey
         output: list[str] = []
         runner.run(test, out=output.append)
         assert not output, "".join(output)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [("echo", "a b"), ["echo", "a b"], "echo 'a b'"])
+def test_a_specification_needs_a_command_and_nothing_else(
+    command: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    jobs = edgeloop.Jobs.open()
+    whole = edgeloop.JobSpec(command=command)  # type: ignore[arg-type]
+    below = edgeloop.JobSpec(command=command, code="sub")  # type: ignore[arg-type]
+    runs = jobs.wait([*jobs.submit(whole), *jobs.submit(below)], timeout_s=120)
+    assert [run.state for run in runs] == ["completed"] * 2
+    assert {run.record.command for run in runs} == {("echo", "a b")}
+    assert [jobs.spec(run).code for run in runs] == [tmp_path, tmp_path / "sub"]
+    with pytest.raises(edgeloop.EdgeloopError, match="a quote that is never closed"):
+        edgeloop.JobSpec(command="echo 'a")  # type: ignore[arg-type]
+    with pytest.raises(edgeloop.EdgeloopError, match="nothing to run"):
+        jobs.submit(edgeloop.JobSpec())
 
 
 @pytest.mark.slow

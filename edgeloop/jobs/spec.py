@@ -479,12 +479,13 @@ def _written_environment(spec: JobSpec) -> object:
 
 @dataclass(frozen=True, kw_only=True)
 class JobSpec:
-    """A checked job specification, as `Jobs.submit` makes it from a script or a YAML file.
+    """A job specification, as `Jobs.submit` makes it from a script or a YAML file.
 
-    An empty name, compute or experiment means the default.
+    A program may also construct it: it needs a `command` or a `script` and nothing else, and is
+    checked when it is submitted. An empty name, compute or experiment means the default.
 
     Attributes:
-        code: Folder that is sent as code.
+        code: Folder that is sent as code. By default the current one.
         stem: Beginning of the name if none is given.
         name: Name of the job.
         script: Path of the script inside the code.
@@ -521,6 +522,8 @@ class JobSpec:
         >>> spec = spec_of_script("train.py", ["--lr", "1e-3"], {"resources": {"gpus": 1}})
         >>> spec.full_command(), spec.resources.gpus
         (('python', 'train.py', '--lr', '1e-3'), 1.0)
+        >>> JobSpec(command=("python", "-m", "train"), tags=("mine",)).full_command()
+        ('python', '-m', 'train')
     """
 
     name: str = job_key(
@@ -813,6 +816,14 @@ class JobSpec:
     )
     earlier: tuple[EarlierOutputs, ...] = ()
 
+    def __post_init__(self) -> None:
+        """A program may give a text for a path, and a list or a text for the command."""
+        object.__setattr__(self, "code", Path(self.code))
+        try:
+            object.__setattr__(self, "command", _words(self.command))
+        except ValueError as error:
+            raise BadJob(where="command", reason=str(error)) from None
+
     def full_command(self) -> tuple[str, ...]:
         """Build the command, with parameters filled in or appended as options.
 
@@ -936,7 +947,7 @@ def spec_from(
     """From whatever names a job; options win. `args` are passed as they are."""
     if isinstance(job, JobSpec):
         document = {**job.document(), **with_arguments(options, args)}
-        return spec_of(document, job.code, job.name or job.stem, job.stem)
+        return spec_of(document, Path.cwd(), job.name or job.stem, job.stem)
     if Path(job).suffix in (".yaml", ".yml"):
         return read_spec(Path(job), (), with_arguments(options, args))
     return spec_of_script(str(job), args, options)

@@ -3,7 +3,7 @@
     with Search.open("laptop.yaml") as search:
         result = search.run()
 
-`Search` is in `campaign.py`. `RemoteBenchmark` and `TrainingJobs` of `evaluators/` also work
+`Search` is in `campaign.py`. `RemoteBenchmark` and `PartialTraining` of `evaluators/` also work
 without a search: `send` an architecture and `collect` evaluations.
 
 May import `jobs`, `models`, `workspace`, `platforms`, `tasks` and `pareto`, and what is below them,

@@ -36,7 +36,7 @@ from edgeloop.paths import runs_folder
 from edgeloop.search.base import Evaluation, Evaluator, expected, value_of
 from edgeloop.search.config import CHIP, Rungs, SearchConfig, read_config
 from edgeloop.search.evaluators.farm import RemoteBenchmark
-from edgeloop.search.evaluators.jobs import TrainingJobs, pinned
+from edgeloop.search.evaluators.jobs import PartialTraining, pinned
 from edgeloop.search.evaluators.local import LocalTraining
 from edgeloop.search.evaluators.screening import Screening, ScreeningPlan, check_devices
 from edgeloop.search.evaluators.threads import EvaluatorGroup
@@ -508,7 +508,7 @@ class Trainer:
         self.settings.compute_settings(
             self.compute
         )  # an unknown compute is not a fault of a candidate
-        return TrainingJobs(
+        return PartialTraining(
             Jobs(self.settings),
             self.data,
             self.plan,

@@ -23,6 +23,7 @@ LONG = {
     "docs/tutorials/evaluate.md",
     "docs/tutorials/train.md",
     "docs/how-to/ci.md",
+    "docs/how-to/evaluators.md",
     "docs/how-to/layers-and-advice.md",
     "docs/how-to/migrate-from-ai-hub.md",
     "docs/how-to/migrate-from-aml-submit.md",

@@ -12,7 +12,7 @@ import pytest
 from azure.ai.ml.entities import Environment
 
 from edgeloop.jobs.client import Jobs
-from edgeloop.search.evaluators import TrainingJobs
+from edgeloop.search.evaluators import PartialTraining
 from edgeloop.search.nets.plan import TrainingPlan
 from edgeloop.settings import Settings
 from edgeloop.store import AzureLocation, open_blobs, parse_location
@@ -56,14 +56,14 @@ def pipelines(azureml: AzureML) -> list[int]:
 
 @pytest.mark.usefixtures("quick")
 def test_trainings_that_are_ready_together_are_one_pipeline_and_rungs_continue_there(
-    program: Program, azureml: AzureML, closing: Callable[..., TrainingJobs]
+    program: Program, azureml: AzureML, closing: Callable[..., PartialTraining]
 ):
     (program.folder / "nets.py").write_text(SPACE)
     plan = TrainingPlan(epochs=2, batch=8, device="cpu")
     options = {"search": "tiny", "compute": "azure-gpu", "steps": 3, "retries": 0}
     variables = {"PYTHONPATH": str(REPOSITORY)}  # the nodes find the quick trainer
     jobs = Jobs(Settings.load(program.folder))
-    training = closing(TrainingJobs(jobs, DATA, plan, variables=variables, **options))
+    training = closing(PartialTraining(jobs, DATA, plan, variables=variables, **options))
     archs = [net(width=8), net("killed"), net("nan")]
     training.pause(archs[0], 1)
     for arch in archs:

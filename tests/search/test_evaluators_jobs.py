@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edgeloop.errors import BadInput, NoSuchDataset
+from edgeloop.errors import BadInput, EdgeloopError, NoSuchDataset
 from edgeloop.jobs.client import Jobs
 from edgeloop.jobs.watch import outputs_of
 from edgeloop.node.ticket import Resources
-from edgeloop.search.evaluators import TrainingJobs
+from edgeloop.search.evaluators import PartialTraining
 from edgeloop.search.nets.architecture import Architecture
 from edgeloop.search.nets.plan import TrainingPlan
 from edgeloop.settings import Settings
@@ -50,7 +50,7 @@ def jobs(
 def make(closing, jobs):
     def make(plan=PLAN, jobs=jobs, **options):
         options = {"search": "tiny", "resources": Resources(cpus=0.5), **options}
-        return closing(TrainingJobs(jobs, "working/faces", plan, **options))
+        return closing(PartialTraining(jobs, "working/faces", plan, **options))
 
     return make
 
@@ -62,7 +62,7 @@ def processes(tmp_path: Path) -> Callable[[], set[int]]:
 
 
 @pytest.mark.usefixtures("quick")
-class TestTrainingJobs(EvaluatorContract):
+class TestPartialTraining(EvaluatorContract):
     pass
 
 
@@ -89,6 +89,52 @@ def test_whoever_comes_later_waits_for_the_job_that_is_there(make, jobs: Jobs, q
     for answer in answers:
         assert answer.values["val_f1"] == metrics["f1"]
         assert answer.files["model.onnx"].is_file()
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_architecture_is_an_object_its_json_or_a_file_with_that(
+    make, jobs: Jobs, tmp_path: Path
+):
+    arch, file = net(), tmp_path / "arch.json"
+    file.write_text(json.dumps(json.loads(arch.canonical), indent=2))
+    training = make({"epochs": 2, "batch": 8, "device": "cpu"}, resources={"cpus": 0.5})
+    for form in (arch.canonical, json.loads(arch.canonical), str(file), file, arch):
+        training.send(form)
+    answers = collect_all(training, 1)
+    assert answers[arch.id].values and training.collect(0) == []
+    assert [jobs.spec(run).resources.cpus for run in jobs.select(()).runs] == [0.5]
+    assert make().conditions == training.conditions
+
+
+@pytest.mark.parametrize(
+    ("form", "says"),
+    [
+        ({"params": {}}, "the keys? .* is missing"),
+        ('{"space": ', "it is no JSON"),
+        ("no/such/file.json", "No such file or directory"),
+        (7, "it is neither an architecture nor its JSON nor the path of a file with that"),
+        (None, "it is neither an architecture nor its JSON nor the path of a file with that"),
+    ],
+)
+def test_anything_else_is_refused_at_once_with_one_sentence(make, form: object, says: str):
+    with pytest.raises(EdgeloopError, match=says) as refused:
+        make().send(form)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"plan": {"epoch": 3}}, "a training plan has no 'epoch': did you mean 'epochs'?"),
+        ({"plan": {"epochs": "3"}}, "the training plan cannot be read: "),
+        ({"resources": {"gpu": 1}}, "did you mean 'resources.gpus'?"),
+        ({"environment": "none.yaml"}, "names 'none.yaml', which is not in "),
+    ],
+)
+def test_a_misspelt_argument_is_named(make, wrong: dict[str, object], says: str):
+    with pytest.raises(BadInput) as refused:
+        make(**wrong)
+    assert says in str(refused.value)
 
 
 def test_a_job_that_was_canceled_may_be_asked_for_again_and_is_another_attempt(
@@ -214,7 +260,9 @@ def test_the_same_on_a_ray_cluster(make, project: Path, jobs: Jobs, ray_cluster:
     assert {run.record.compute for run in there.select(()).runs} == {"cluster"}
 
 
-def trained_in_rungs(training: TrainingJobs, archs: list[Architecture]) -> dict[str, list[float]]:
+def trained_in_rungs(
+    training: PartialTraining, archs: list[Architecture]
+) -> dict[str, list[float]]:
     """The scores of each at the pauses and at the end."""
     found: dict[str, list[float]] = {arch.id: [] for arch in archs}
     for until in (1, 2, 3):
@@ -275,7 +323,7 @@ def test_its_conditions_follow_the_content_of_the_dataset_and_the_plan(make, pro
 
 def test_what_can_never_be_submitted_is_said_at_once(jobs: Jobs, make):
     with pytest.raises(NoSuchDataset):
-        TrainingJobs(jobs, "working/nothing", PLAN)
+        PartialTraining(jobs, "working/nothing", PLAN)
     with pytest.raises(BadInput, match="cannot be called 'a b'"):
         make(search="a b")
     hungry = make(resources=Resources(gpus=99))

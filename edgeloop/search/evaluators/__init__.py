@@ -1,5 +1,6 @@
 """The evaluators of a search. See `edgeloop.search.base` for their interface.
 
+`RemoteBenchmark` and `PartialTraining` are also names of `edgeloop`, for programs of others.
 Two modules are also the main programs of processes and jobs, so names are imported lazily.
 """
 
@@ -10,17 +11,17 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from edgeloop.search.evaluators.farm import RemoteBenchmark
-    from edgeloop.search.evaluators.jobs import TrainingJobs
+    from edgeloop.search.evaluators.jobs import PartialTraining
     from edgeloop.search.evaluators.local import LocalTraining
     from edgeloop.search.evaluators.screening import Screening
     from edgeloop.search.evaluators.threads import EvaluatorGroup
 
-__all__ = ["EvaluatorGroup", "LocalTraining", "RemoteBenchmark", "Screening", "TrainingJobs"]
+__all__ = ["EvaluatorGroup", "LocalTraining", "PartialTraining", "RemoteBenchmark", "Screening"]
 
 _WHERE = {
     "EvaluatorGroup": "threads",
     "LocalTraining": "local",
-    "TrainingJobs": "jobs",
+    "PartialTraining": "jobs",
     "RemoteBenchmark": "farm",
     "Screening": "screening",
 }

@@ -1,9 +1,5 @@
 """Latency and F1 measured by runners: upload the model, then watch the status table.
 
-    benchmark = RemoteBenchmark(Workspace.open(), timeout_s=3600)
-    benchmark.send(arch, {"untrained.onnx": path})
-    evaluations = benchmark.collect(timeout_s=60)
-
 A model is named after its architecture, so a later search finds it: it is not uploaded again, and
 if the runners are done with it, its values are there at once.
 """
@@ -58,12 +54,36 @@ class _Asked:
 
 
 class RemoteBenchmark(PollingEvaluator):
-    """Latency needs an untrained model (`untrained.onnx`, built here if it is missing), F1 the
-    trained one (`model.onnx`). What is not measured within `timeout_s` is an error that may be
+    """Have architectures measured by the runners of an experiment, through its status table.
+
+    `send` accepts an architecture and returns at once; `collect` returns the evaluations that are
+    finished, in any order. Latency needs an untrained model, which is built here unless `files`
+    has `untrained.onnx`; F1 needs the trained one, `model.onnx`. An architecture that is in the
+    table already is not measured again. What is not measured in time is an error that may be
     retried; the model stays in the table.
 
-    `device` rejects values of any other device; by default, any device will do. `stage` is the
-    column of F1. `trained_with` are the conditions of the training, on which F1 depends.
+    Args:
+        workspace: The experiment whose runners measure.
+        gives: What to measure: `farm_latency_ms`, `farm_f1`, or both.
+        timeout_s: Seconds for each architecture, from `send` on.
+        device: Rejects values of any other device. By default any device will do.
+        stage: Column of the F1.
+        trained_with: Conditions of the training, on which F1 depends, as one line.
+        tags: Tags of the uploaded models.
+        project: Root for files of spaces. By default the folder of the project.
+        tell: Called with a sentence when no runner can measure, and when one can again.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from edgeloop import RemoteBenchmark, Workspace
+        >>> arch = {"space": "mine", "params": {}, "shape": [1, 3, 64, 64], "classes": 19}
+        >>> with Workspace.open() as workspace:
+        ...     benchmark = RemoteBenchmark(workspace, timeout_s=3600)
+        ...     benchmark.send(arch, {"untrained.onnx": Path("net.onnx")})
+        ...     evaluations = benchmark.collect(timeout_s=0)  # no runner has measured it yet
+        ...     benchmark.close()
+        >>> evaluations
+        []
     """
 
     label = "on the farm"

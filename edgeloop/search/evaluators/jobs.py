@@ -1,9 +1,5 @@
 """Accuracy after partial training, as jobs on any compute.
 
-    training = TrainingJobs(Jobs.open(), "faces", TrainingPlan(epochs=3), compute="cluster")
-    training.send(arch)
-    evaluations = training.collect(timeout_s=60)
-
 The tags of a job say which architectures it trains under which conditions. A search that was killed
 and resumed finds it by them and waits for it instead of submitting a second one; a job that failed
 or was canceled is resubmitted and continues from its checkpoints.
@@ -22,6 +18,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from typing import TypeVar
 
 from edgeloop.errors import (
     BadInput,
@@ -35,7 +32,7 @@ from edgeloop.errors import (
 from edgeloop.jobs.bundle import edgeloop_requirements
 from edgeloop.jobs.client import Jobs
 from edgeloop.jobs.records import Run
-from edgeloop.jobs.spec import JobSpec
+from edgeloop.jobs.spec import JobSpec, spec_of
 from edgeloop.jobs.watch import discard_outputs
 from edgeloop.node.datasets import Datasets
 from edgeloop.node.ledger import Version, find_local, parse_reference
@@ -54,6 +51,8 @@ from edgeloop.search.nets.plan import CHECKPOINT, TrainingPlan
 from edgeloop.search.nets.spaces import digest, source_of
 from edgeloop.settings import STORE_FOLDER
 
+Part = TypeVar("Part", Resources, Environment)
+
 _MODULE = "edgeloop.search.evaluators.trainer"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 _KEY = re.compile(r"id_[0-9a-f]{16}=[0-9a-f]{16}")
@@ -63,15 +62,43 @@ _LINGER_S = 2.0  # a batch that is not full waits this long for more
 _CANCEL_LIMIT_S = 30.0
 
 
-class TrainingJobs(PollingEvaluator):
-    """`data` names a dataset of the project or the store. All jobs use its newest version at the
-    start; a dataset that is not in the store yet is pushed. A job trains `batch` architectures,
-    `at_once` at a time; up to `steps` jobs that are ready together become one pipeline (or are just
-    submitted together, on a compute without pipelines). The store or the compute may be away for
-    `away_s`.
+class PartialTraining(PollingEvaluator):
+    """Train architectures partially, as jobs on any compute, and return how accurate they are.
 
-    The names of the jobs start with `search`. `close` cancels the jobs it waits for. `tell` is
-    called with a sentence about an earlier job that cannot be used.
+    `send` accepts an architecture and returns at once; `collect` returns the evaluations that are
+    finished, in any order. The values of one are `val_f1`, `val_iou`, `training_time` and what
+    else the training knows; `files` has its `model.onnx`. An architecture that was trained before
+    under the same conditions, by whatever process of the project, is not trained again.
+
+    Args:
+        jobs: The project whose code, data and computes are used.
+        data: Name of a dataset of the project or the store, for example `working/faces64`. All
+            jobs use its newest version at the start; one that is not in the store yet is pushed.
+        plan: How to train, as a plan or by its fields: `{"epochs": 3}` or `{"steps": 500}`.
+        search: Beginning of the names of the jobs.
+        compute: Name of the compute. By default that of the settings.
+        resources: What a job needs of its machine, as in a job file: `{"gpus": 1}`.
+        timeout_s: Seconds after which a job is ended.
+        retries: Restarts after a failure; a restart continues from the last checkpoint.
+        batch: How many architectures one job trains.
+        at_once: How many of them it trains at a time.
+        steps: Up to so many jobs that are ready together become one pipeline. On a compute without
+            pipelines they are just submitted together.
+        variables: Environment variables of the jobs.
+        environment: What is installed on the node, as in a job file.
+        away_s: How many seconds the store or the compute may be unavailable.
+        tell: Called with a sentence about a job that a person should read.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from edgeloop import Jobs, PartialTraining
+        >>> faces = Path("data/working/faces")
+        >>> faces.mkdir(parents=True)
+        >>> size = (faces / "1.txt").write_text("a face")
+        >>> training = PartialTraining(Jobs.open(), "working/faces", {"epochs": 1})
+        >>> training.collect(timeout_s=0)  # nothing was sent
+        []
+        >>> training.close()
     """
 
     gives = GIVES
@@ -83,18 +110,18 @@ class TrainingJobs(PollingEvaluator):
         self,
         jobs: Jobs,
         data: str,
-        plan: TrainingPlan,
+        plan: TrainingPlan | Mapping[str, object],
         *,
         search: str = "search",
         compute: str = "",
-        resources: Resources | None = None,
+        resources: Resources | Mapping[str, object] | None = None,
         timeout_s: float | None = None,
         retries: int = 1,
         batch: int = 1,
         at_once: int = 1,
         steps: int = 1,
         variables: Mapping[str, str] | None = None,
-        environment: Environment | None = None,
+        environment: Environment | Mapping[str, object] | str | None = None,
         away_s: float = 900.0,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -104,22 +131,22 @@ class TrainingJobs(PollingEvaluator):
             reason = f"a search cannot be called {search!r}: use letters, digits, '.', '_' and '-'"
             raise BadInput(reason=reason)
         super().__init__(away_s)
-        self._jobs, self._plan, self._search = jobs, plan, search
+        self._jobs, self._plan, self._search = jobs, TrainingPlan.of(plan), search
         self._batch, self._at_once, self._steps = batch, at_once, steps
         self.together = batch * steps if steps > 1 else 1
         self._version = pinned(jobs, data)
-        self.conditions = f"trained on {self._version.digest[:16]}: {plan_text(plan)}"
+        self.conditions = f"trained on {self._version.digest[:16]}: {plan_text(self._plan)}"
         self._project = jobs.settings.project
         self._template = JobSpec(
             code=self._project,
             stem="train",
             data=(str(self._version.reference),),
             compute=compute,
-            resources=resources or Resources(),
+            resources=self._keys("resources", resources, Resources),
             timeout_s=timeout_s,
             retries=retries,
             variables=dict(variables or {}),
-            environment=environment or Environment(),
+            environment=self._keys("environment", environment, Environment),
             edgeloop=(_EXTRA,),
         )
         self._new: dict[str, Request] = {}  # neither submitted nor attached yet, by id
@@ -132,8 +159,24 @@ class TrainingJobs(PollingEvaluator):
         self._unusable: set[str] = set()  # jobs that cannot be asked about, or not fetched
         self._discarded: SimpleQueue[Architecture] = SimpleQueue()
 
+    def _keys(self, name: str, given: object, kind: type[Part]) -> Part:
+        """A part of a specification, also if it is written as in a job file."""
+        if given is None:
+            return kind()
+        if isinstance(given, kind):
+            return given
+        spec = spec_of({"command": ["python"], name: given}, self._project, "PartialTraining")
+        part: Part = getattr(spec, name)
+        return part
+
     def discard(self, arch: Architecture) -> None:
-        """Checkpoints are as large as three models, and the store keeps one for every pause."""
+        """Remove what only the next part of a paused training would need.
+
+        Checkpoints are as large as three models, and the store keeps one for every pause.
+
+        Args:
+            arch: The architecture, whose training never continues.
+        """
         self._discarded.put(arch)
         self._wake.set()
 

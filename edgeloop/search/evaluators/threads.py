@@ -29,7 +29,11 @@ from edgeloop.errors import (
     TrainingFailed,
 )
 from edgeloop.search.base import Evaluation, Evaluator
-from edgeloop.search.nets.architecture import Architecture
+from edgeloop.search.nets.architecture import (
+    AnyArchitecture,
+    Architecture,
+    architecture_from,
+)
 
 SHORTEST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 4.0
@@ -107,11 +111,13 @@ class ThreadedEvaluator(Evaluator):
         self._until: dict[str, int | None] = {}
         self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(threads)]
 
-    def pause(self, arch: Architecture, until: int | None) -> None:
-        self._until[arch.id] = until
+    def pause(self, arch: AnyArchitecture, until: int | None) -> None:
+        self._until[architecture_from(arch).id] = until
 
-    def send(self, arch: Architecture, files: Mapping[str, Path] | None = None) -> None:
-        self.send_all([(arch, files or {})])
+    def send(self, arch: AnyArchitecture, files: Mapping[str, Path] | None = None) -> None:
+        """Programs may pass its JSON, or the path of a file with that, instead of the object.
+        Raises BadArchitecture, or LocalFileError for a file that cannot be read."""
+        self.send_all([(architecture_from(arch), files or {})])
 
     def send_all(self, several: Sequence[tuple[Architecture, Mapping[str, Path]]]) -> None:
         """A thread that empties the inbox under the lock sees all of them or none."""

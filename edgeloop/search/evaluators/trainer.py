@@ -1,5 +1,5 @@
 """Training as a process: `python -m edgeloop.search.evaluators.trainer order.json …`, started here
-by `LocalTraining` and on other machines by the jobs of `TrainingJobs`.
+by `LocalTraining` and on other machines by the jobs of `PartialTraining`.
 
 `order.json` has the training plan and the architectures. The result of each, `outcome.json`, lies
 in the folder of its training and names the conditions it was obtained under, so that a later search

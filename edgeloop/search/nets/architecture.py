@@ -84,9 +84,14 @@ class Architecture:
             fields = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise BadArchitecture(what=where, reason=f"it is no JSON ({error})") from None
-        if not isinstance(fields, dict) or set(fields) != _KEYS:
+        return cls.from_fields(fields, where)
+
+    @classmethod
+    def from_fields(cls, fields: object, where: str = "An architecture") -> Architecture:
+        """From its JSON, which is parsed already."""
+        if not isinstance(fields, Mapping) or set(fields) != _KEYS:
             raise BadArchitecture(what=where, reason=_keys_wrong(fields))
-        if not isinstance(fields["params"], dict):
+        if not isinstance(fields["params"], Mapping):
             raise BadArchitecture(what=where, reason="its params are no JSON object")
         try:
             return cls(**fields)
@@ -99,6 +104,27 @@ class Architecture:
 
     def save(self, path: Path) -> None:
         path.write_text(self.canonical + "\n", encoding="utf-8")
+
+
+AnyArchitecture = Architecture | Mapping[str, object] | str | Path
+"""An architecture as programs have it: the object, its JSON, or the path of a file with that."""
+
+
+def architecture_from(given: AnyArchitecture) -> Architecture:
+    """A text that begins with a brace is JSON, any other is a path. Raises BadArchitecture or
+    LocalFileError."""
+    if isinstance(given, Architecture):
+        return given
+    if isinstance(given, Mapping):
+        return Architecture.from_fields(given)
+    if isinstance(given, Path):
+        return Architecture.load(given)
+    if isinstance(given, str):
+        is_json = given.lstrip().startswith("{")
+        return Architecture.from_json(given) if is_json else Architecture.load(Path(given))
+    kind = type(given).__name__
+    reason = f"it is neither an architecture nor its JSON nor the path of a file with that ({kind})"
+    raise BadArchitecture(what="An architecture", reason=reason)
 
 
 def read_text(path: Path) -> str:
@@ -153,9 +179,10 @@ def _checked_classes(classes: Any) -> int:
 
 
 def _keys_wrong(fields: object) -> str:
-    if not isinstance(fields, dict):
+    if not isinstance(fields, Mapping):
         return "it is no JSON object"
-    unknown, missing = sorted(set(fields) - _KEYS), sorted(_KEYS - set(fields))
+    names = {str(name) for name in fields}
+    unknown, missing = sorted(names - _KEYS), sorted(_KEYS - names)
     parts = [f"the key {unknown[0]!r} is unknown"] if unknown else []
     parts += [f"the key {missing[0]!r} is missing"] if missing else []
     return f"{' and '.join(parts)} (it has classes, params, shape and space)"

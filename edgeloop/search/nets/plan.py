@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from edgeloop._util.files import replacing
+from edgeloop._util.values import suggestion
 from edgeloop.errors import BadInput, LocalFileError
 from edgeloop.search.nets.architecture import Architecture
 
@@ -75,6 +76,21 @@ class TrainingPlan:
             raise BadInput(reason=f"qat_weight_bits is 4 or 8, not {self.qat_weight_bits}")
         if self.seed < 0 or self.threads < 1 or self.weight_decay < 0:
             raise BadInput(reason="seed and weight_decay are 0 or more, threads 1 or more")
+
+    @classmethod
+    def of(cls, plan: TrainingPlan | Mapping[str, object]) -> TrainingPlan:
+        """A plan, or its fields by name. Raises BadInput."""
+        if isinstance(plan, TrainingPlan):
+            return plan
+        names = [entry.name for entry in fields(cls)]
+        for name in plan:
+            if name not in names:
+                hint = suggestion(str(name), names, "there are")
+                raise BadInput(reason=f"a training plan has no {name!r}: {hint}")
+        try:
+            return cls(**dict(plan))  # type: ignore[arg-type]
+        except TypeError as error:
+            raise BadInput(reason=f"the training plan cannot be read: {error}") from None
 
     def decides(self, batch: int) -> dict[str, int | float | str | bool | None]:
         """What a checkpoint must agree with to be continued."""
