@@ -300,6 +300,7 @@ os.execv(sys.executable, [sys.executable, path])
 
 NAME = "edgeloop"
 _EXTRA = re.compile(r"""\bextra\s*==\s*["']([\w-]+)["']""")
+_PINS = Path(__file__).with_name("pins.txt")
 _OTHERS = re.compile(r"edgeloop\s*\[([^\]]*)\]")
 
 
@@ -321,6 +322,20 @@ def package_snapshot() -> CodeSnapshot:
 def edgeloop_requirements(*extras: str) -> tuple[str, ...]:
     """What Edgeloop and some of its extras need, as pip reads it, without Edgeloop itself."""
     return tuple(sorted(set(_requirements(set(extras)))))
+
+
+def pinned(requirements: Iterable[str]) -> tuple[str, ...]:
+    """The same in the versions that Edgeloop is tested with, so that an image that is built today
+    holds what one of last month does."""
+    lines = [line.partition("==") for line in _PINS.read_text("utf-8").splitlines()]
+    versions = {name.lower(): version for name, is_pin, version in lines if is_pin}
+    found = []
+    for text in requirements:
+        name = re.split(r"[^A-Za-z0-9._-]", text, maxsplit=1)[0]
+        package = re.split(r"[\s<>=!~]", text, maxsplit=1)[0]  # with its extras
+        version = versions.get(name.lower())
+        found.append(f"{package}=={version}" if version else text)
+    return tuple(found)
 
 
 def _requirements(extras: Collection[str]) -> Iterator[str]:

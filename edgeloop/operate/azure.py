@@ -8,7 +8,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, Literal
@@ -1013,7 +1013,8 @@ def _store(connection: Connection, required: WorkspaceRequirements) -> Iterator[
 
 def _quotas(connection: Connection, required: WorkspaceRequirements) -> Iterator[HealthCheck]:
     """A cluster above its quota is refused, or gets fewer nodes than it should."""
-    sized = [desired.cluster for desired in required.clusters if desired.cluster.size]
+    wanted = [_as_it_is(connection, desired) for desired in required.clusters]
+    sized = [cluster for cluster in wanted if cluster is not None and cluster.size]
     if not sized:
         return
     sizes = list_sizes(connection)
@@ -1035,6 +1036,22 @@ def _quotas(connection: Connection, required: WorkspaceRequirements) -> Iterator
             for each in members
         )
         yield _quota(connection, family, members, cores, usages.get(family.lower()))
+
+
+def _as_it_is(connection: Connection, desired: DesiredCluster) -> ClusterDescription | None:
+    """An existing cluster has its own size, whatever a new one would get. None for a proposal that
+    nothing needs yet."""
+    cluster = desired.cluster
+    existing = find_cluster(connection, cluster.name) if cluster.name else None
+    if existing is None:
+        return None if desired.is_optional else cluster
+    nodes = getattr(existing, "max_instances", None) or cluster.most_nodes
+    return replace(
+        cluster,
+        size=str(getattr(existing, "size", "") or cluster.size),
+        spot=is_spot(existing),
+        most_nodes=cluster.most_nodes if "nodes" in desired.explicit else int(nodes),
+    )
 
 
 def _quota(
@@ -1060,7 +1077,11 @@ def _quota(
 
 def _clusters(connection: Connection, required: WorkspaceRequirements) -> Iterator[HealthCheck]:
     only = WorkspaceRequirements(required.address, required.store, clusters=required.clusters)
-    for step in make_plan(connection, only):
+    for step, desired in zip(make_plan(connection, only), required.clusters, strict=True):
+        if step.action == "create" and desired.is_optional:
+            text = f"{step.name} does not exist, and only a search in the cloud needs one: {_SETUP}"
+            yield HealthCheck("cluster", None, f"{text} ({step.text})")
+            continue
         if step.action != "keep":
             yield _of_step(step)
             continue

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.peers.azureml import AzureML
     from tests.peers.azurite import Azurite
 
-SIZE, GPU_SIZE = "STANDARD_DS3_V2", "STANDARD_NC6S_V3"
+SIZE, GPU_SIZE = "STANDARD_DS3_V2", "STANDARD_NC4AS_T4_V3"
 
 
 @dataclass(frozen=True)

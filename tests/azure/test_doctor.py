@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from azure.ai.ml.entities import AmlCompute
 
 from edgeloop.jobs.computes.azureml.services import ResourceManager
 from tests.azure.projects import GPU_SIZE, Project
@@ -121,12 +122,34 @@ def test_a_login_that_may_run_jobs_and_make_nothing_is_told_so(project: Project)
 
 
 def test_a_quota_that_is_too_small_is_counted(project: Project):
-    project.cloud.faults.cores_per_family = 8
+    project.cloud.faults.cores_per_family = 6
     project.write(computes={"gpu": GPU})
     [row] = project.findings()["quota"]
     assert row["ok"] is False
-    told = f"gpus (2 × {GPU_SIZE}): 12 cores, standardNCSv3Family has 8 free of 8: ask for more"
+    told = f"gpus (2 × {GPU_SIZE}): 8 cores, standardNCASv3_T4Family has 6 free of 6: ask for more"
     assert row["text"].startswith(told)
+
+
+def test_a_project_that_only_trains_needs_the_cluster_it_names_as_it_is(project: Project):
+    """`.azureml/compute_target.json` names a cluster that somebody made, in a size of their own."""
+    cluster = AmlCompute(name="my-gpus", size="STANDARD_NC24ADS_A100_V4", max_instances=2)
+    project.cloud.client().compute.begin_create_or_update(cluster).result()
+    (project.folder / ".azureml").mkdir()
+    target = project.folder / ".azureml/compute_target.json"
+    target.write_text('{"compute_target": "my-gpus"}')
+    found = project.findings()
+    assert [row["text"].partition(":")[0] for row in found["quota"]] == [
+        "my-gpus (2 × STANDARD_NC24ADS_A100_V4)"
+    ]
+    missing = "cpu-cluster does not exist, and only a search in the cloud needs one: "
+    assert [row["ok"] for row in found["cluster"]] == [None, True]
+    assert found["cluster"][0]["text"].startswith(missing)
+    assert "create   cluster     cpu-cluster" in project.run("setup", "--dry-run").out
+    assert project.run("setup", "--yes").code == 0  # all that doctor misses otherwise
+    del project.cloud.computes._clusters["cpu-cluster"]
+    assert project.run("doctor").code == 0
+    target.write_text('{"compute_target": "cpu-cluster"}')
+    assert project.run("doctor").code == 1
 
 
 def test_a_store_on_this_machine_is_out_of_a_nodes_reach(

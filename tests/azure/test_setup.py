@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
+import yaml
 
 from edgeloop.errors import SetupFailed
+from edgeloop.jobs.bundle import edgeloop_requirements
 from edgeloop.jobs.computes.azureml.connection import connect
 from edgeloop.jobs.computes.azureml.requirements import azure_requirements
 from edgeloop.operate.azure import apply_plan, plan_setup
 from edgeloop.settings import Settings
 from tests.azure.projects import GPU_SIZE, SIZE, Project
 
+ROOT = Path(__file__).parents[2]
 GPU = {"kind": "azureml", "cluster": "gpus", "size": GPU_SIZE, "max_nodes": 2, "patience": "2s"}
 
 
@@ -70,6 +76,32 @@ def test_clusters_are_made_as_the_settings_describe_them(project: Project):
     }
     [environment] = project.puts("/environments/")  # both computes want the same
     assert "torch" in environment["properties"]["condaFile"]
+
+
+def test_the_environment_that_is_proposed_has_one_channel_and_a_version_of_everything(
+    project: Project,
+):
+    """`defaults` has terms of its own, and open ranges are another image every week."""
+    project.write(computes={"gpu": GPU})
+    assert project.run("setup", "--yes").code == 0
+    [environment] = project.puts("/environments/")
+    conda = yaml.safe_load(environment["properties"]["condaFile"])
+    assert conda["channels"] == ["conda-forge"]
+    *plain, pips = conda["dependencies"]
+    assert [re.fullmatch(r"(python=3\.\d+|pip=\d+)", text) is not None for text in plain] == [
+        True
+    ] * 2
+    open_ends = [text for text in pips["pip"] if not re.fullmatch(r"[\w.\[\]-]+==[\d.]+", text)]
+    assert open_ends == []
+    names = {text.partition("==")[0].partition("[")[0] for text in pips["pip"]}
+    assert {"torch", "onnx", "psycopg", "azure-ai-ml"} <= names
+
+
+def test_the_versions_of_that_environment_are_those_that_tests_run_with():
+    tested = (ROOT / "constraints.txt").read_text().splitlines()
+    pins = (ROOT / "edgeloop/jobs/pins.txt").read_text().splitlines()
+    assert [line for line in pins if not line.startswith("#") and line not in tested] == []
+    assert len(pins) == 1 + len(edgeloop_requirements("train", "azureml", "qnn"))
 
 
 def test_an_identity_is_assigned_by_its_client_id(project: Project):
@@ -155,7 +187,7 @@ def test_a_key_goes_into_the_datastore_only_when_asked(project: Project):
 
 def test_what_fails_does_not_keep_the_rest_from_being_made(project: Project):
     """And a later run goes on from there."""
-    project.cloud.faults.cores_per_family = 10
+    project.cloud.faults.cores_per_family = 6
     cpu = {"kind": "azureml", "cluster": "searcher", "size": SIZE, "max_nodes": 1}
     project.write(computes={"gpu": GPU, "cpu": cpu})
     said = project.run("setup", "--yes")

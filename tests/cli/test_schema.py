@@ -25,7 +25,7 @@ azure: {workspace: w, cloud: AzureUSGovernment, datastore_key: true}
 computes:
   local: {cpus: 4, memory: 8Gi, gpus: [0, 1], custom: {board: 1}}
   cluster: {kind: ray, address: "http://head:8265", headers: {Authorization: "${TOKEN}"}}
-  cloud: {kind: azureml, size: STANDARD_NC6S_V3, max_nodes: 4, idle: 15m, identity: true}
+  cloud: {kind: azureml, size: STANDARD_NC4AS_T4_V3, max_nodes: 4, idle: 15m, identity: true}
 """
 
 

@@ -195,7 +195,7 @@ def azureml_project(project: Path, cloud: AzureML) -> None:
     from azure.ai.ml.entities import AmlCompute
 
     account = cloud.storage.new_account()
-    cluster = AmlCompute(name="gpu-cluster", size="STANDARD_NC6S_V3", max_instances=4)
+    cluster = AmlCompute(name="gpu-cluster", size="STANDARD_NC4AS_T4_V3", max_instances=4)
     cloud.client().compute.begin_create_or_update(cluster).result()
     datastore = {
         "datastore_name": "lab",

@@ -167,11 +167,11 @@ def test_a_described_cluster_is_made_once_as_described_and_used_again(
 def test_a_compute_without_a_cluster_s_name_is_a_cluster_of_its_own_name(
     azureml: AzureML, folder_blobs: Blobs, tmp_path: Path
 ):
-    described = {"kind": "azureml", "size": "Standard_NC6s_v3", "max_nodes": 4, "spot": True}
+    described = {"kind": "azureml", "size": "Standard_NC4as_T4_v3", "max_nodes": 4, "spot": True}
     harness = JobHarness(make_compute("azure-gpu", described), folder_blobs, tmp_path)
     harness.wait_for(harness.send("python", "-c", "pass"), "completed")
     made = azureml.computes.cluster("azure-gpu").body["properties"]["properties"]
-    assert made["vmSize"].upper() == "STANDARD_NC6S_V3"
+    assert made["vmSize"].upper() == "STANDARD_NC4AS_T4_V3"
     assert made["scaleSettings"]["maxNodeCount"] == 4
 
 

@@ -52,7 +52,6 @@ SIZES = {
         Size("STANDARD_DS3_V2", "standardDSv2Family", 4, 0, 14),
         Size("STANDARD_D4S_V3", "standardDSv3Family", 4, 0, 16),
         Size("STANDARD_NC4AS_T4_V3", "standardNCASv3_T4Family", 4, 1, 28),
-        Size("STANDARD_NC6S_V3", "standardNCSv3Family", 6, 1, 112),
         Size("STANDARD_NC24ADS_A100_V4", "standardNCADSA100v4Family", 24, 1, 220),
         Size("STANDARD_ND96ASR_V4", "standardNDASv4Family", 96, 8, 900),
     )

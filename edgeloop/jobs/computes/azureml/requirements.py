@@ -18,7 +18,7 @@ from typing import Any
 
 from edgeloop._util.yaml import NotYaml, parse_yaml
 from edgeloop.errors import BadJob, BadSetting, ComputeRefused, Infeasible
-from edgeloop.jobs.bundle import edgeloop_requirements
+from edgeloop.jobs.bundle import edgeloop_requirements, pinned
 from edgeloop.jobs.computes.azureml.connection import Connection
 from edgeloop.jobs.computes.azureml.options import DEFAULT_IMAGE, AzureMLOptions, read_azureml
 from edgeloop.jobs.computes.azureml.resources import (
@@ -45,10 +45,13 @@ from edgeloop.store.location import AzureLocation, PostgresLocation, SqliteLocat
 _GIGABYTE = 10**9
 NAME = "edgeloop-jobs"
 _PYTHON = "python=3.11"
+_PIP = "pip=25"
+_CHANNELS = ["conda-forge"]  # without any, conda takes `defaults`, which has terms of its own
 _LEAST_PYTHON = 11
 _EXTRAS = ("train", "azureml", "qnn")
 CPU_CLUSTER, CPU_SIZE = "cpu-cluster", "STANDARD_DS3_V2"
 GPU_CLUSTER, GPU_SIZE = "gpu-cluster", "STANDARD_NC4AS_T4_V3"
+_SEARCH_COMPUTE = "cpu"  # of the two that are proposed, the one for whole searches
 _DEFAULT_NODES = 4
 _DESCRIBED = {
     "size": "size",
@@ -185,8 +188,10 @@ def default_recipe(options: AzureMLOptions, requires: Sequence[str] = ()) -> Env
         return EnvironmentRecipe("", image, _completed(options.conda_text, requires))
     if options.image and not options.packages:
         return EnvironmentRecipe(image=options.image)
-    packages = options.packages or edgeloop_requirements(*_EXTRAS)
-    own = json.dumps({"dependencies": [_PYTHON, "pip", {"pip": list(packages)}]})
+    packages = options.packages or pinned(edgeloop_requirements(*_EXTRAS))
+    own = json.dumps(
+        {"channels": _CHANNELS, "dependencies": [_PYTHON, _PIP, {"pip": list(packages)}]}
+    )
     return EnvironmentRecipe("", options.image or DEFAULT_IMAGE, _completed(own, requires))
 
 
@@ -274,6 +279,8 @@ def azure_requirements(
         if config.get("kind") == AZUREML
     }
     configs = described or _default_computes(settings)
+    trains_only = not described and read_project_files(settings.project).compute_target
+    optional = frozenset((_SEARCH_COMPUTE,)) if trains_only else frozenset[str]()
     read = {name: _options(name, config, choices) for name, config in configs.items()}
     address = _workspace(settings, [options.address for options in read.values()])
     here = {name: options for name, options in read.items() if _same(options.address, address)}
@@ -284,7 +291,7 @@ def azure_requirements(
     return WorkspaceRequirements(
         address=address,
         store=replace(_store(settings), is_made=choices.is_new),
-        clusters=tuple(_clusters(here, described, choices)),
+        clusters=tuple(_clusters(here, described, choices, optional)),
         datastores=tuple(_datastores(settings, address, here.values())),
         environments=tuple(
             dict.fromkeys(desired_environment(default_recipe(each)) for each in here.values())
@@ -308,7 +315,7 @@ def _default_computes(settings: Settings) -> dict[str, dict[str, object]]:
     base = {**settings.compute_settings(AZUREML), "max_nodes": _DEFAULT_NODES}
     target = read_project_files(settings.project).compute_target or GPU_CLUSTER
     return {
-        "cpu": {**base, "cluster": CPU_CLUSTER, "size": CPU_SIZE},
+        _SEARCH_COMPUTE: {**base, "cluster": CPU_CLUSTER, "size": CPU_SIZE},
         "gpu": {**base, "cluster": target, "size": GPU_SIZE},
     }
 
@@ -327,6 +334,7 @@ def _clusters(
     read: Mapping[str, AzureMLOptions],
     described: Mapping[str, Mapping[str, object]],
     choices: SetupChoices,
+    optional: frozenset[str],
 ) -> Iterable[DesiredCluster]:
     found: dict[str, DesiredCluster] = {}
     for name, options in read.items():
@@ -335,10 +343,13 @@ def _clusters(
         explicit = frozenset(
             _DESCRIBED[key] for key in described.get(name, {}) if key in _DESCRIBED
         )
-        desired = _with_choice(DesiredCluster(options.cluster, explicit, (name,)), choices)
+        desired = DesiredCluster(options.cluster, explicit, (name,), name in optional)
+        desired = _with_choice(desired, choices)
         key = desired.cluster.name.lower()
         if key in found:  # several computes may share a cluster: the first describes it
-            desired = replace(found[key], computes=(*found[key].computes, name))
+            is_optional = found[key].is_optional and desired.is_optional
+            computes = (*found[key].computes, name)
+            desired = replace(found[key], computes=computes, is_optional=is_optional)
         found[key] = desired
     return found.values()
 

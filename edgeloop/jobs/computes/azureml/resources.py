@@ -45,11 +45,13 @@ class ClusterDescription:
 @dataclass(frozen=True)
 class DesiredCluster:
     """`explicit` are the fields that are set: only those are compared with what exists, since a
-    default is not a requirement."""
+    default is not a requirement. One that `is_optional` is a proposal: the project names a cluster
+    to train on, and this one would only run whole searches."""
 
     cluster: ClusterDescription
     explicit: frozenset[str] = frozenset()
     computes: tuple[str, ...] = ()
+    is_optional: bool = False
 
 
 @dataclass(frozen=True)
