@@ -127,9 +127,10 @@ def packed(contents: Mapping[str, bytes]) -> bytes:
 
 def bootstrap_command(python: str = "python3", access: Access | None = None) -> list[str]:
     """The command for a node that has Python 3.8 or newer and nothing of ours: it fetches the
-    wrapper from the store once, checks it, and becomes it. An argument added to the command is the
-    path of a file with the variable's content, for a compute that shows variables to too many;
-    with another one, `once`, the file is removed as soon as it was read.
+    wrapper from the store once, checks it, and becomes it. For a compute that shows variables to
+    too many, the variable may be a link to a file with its content, and an argument added to the
+    command the path of such a file; with another one, `once`, that is removed as soon as it was
+    read.
 
     `python` and `python3` are looked for under either name; any other value is used as it is. With
     `access`, the command is as short as that kind of store allows.
@@ -197,6 +198,30 @@ if len(sys.argv) > 1:
             os.unlink(sys.argv[1])
     except OSError as error:
         stop("the job's order cannot be read from %s: %s" % (sys.argv[1], error.strerror))
+def why(error):
+    if isinstance(error, HTTPError):
+        return "it answered %d" % error.code
+    return str(getattr(error, "strerror", None) or getattr(error, "reason", None) or error)
+def persist(action, what, once=False):
+    tries, end = 4, time.time() + 120
+    while True:
+        tries -= 1
+        try:
+            return action()
+        except Exception as error:
+            is_final = isinstance(error, HTTPError) and error.code < 500 and error.code != 429
+            if is_final or once or not tries:
+                stop("%s could not be fetched from the store: %s" % (what, why(error)))
+            wait = 4 - tries
+            if isinstance(error, HTTPError) and error.code in (429, 503) and time.time() < end:
+                asked = error.headers.get("Retry-After") or ""
+                tries, wait = tries + 1, min(int(asked), 60) if asked.isdigit() else 5
+            time.sleep(wait * random.uniform(1, 1.25))
+def linked():
+    with urlopen(os.environ["EDGELOOP_ORDER"], timeout=120) as page:
+        return page.read().decode()
+if os.environ.get("EDGELOOP_ORDER", "")[:4] == "http":
+    os.environ["EDGELOOP_ORDER"] = persist(linked, "the job's order")
 try:
     order = json.loads(os.environ["EDGELOOP_ORDER"])
     key, make, options = order["wrapper"], order["access"]["make"], dict(order["access"]["options"])
@@ -263,25 +288,8 @@ def fetch():
     with os.fdopen(handle, "wb") as file:
         file.write(content)
     os.replace(part, path)
-def why(error):
-    if isinstance(error, HTTPError):
-        return "it answered %d" % error.code
-    return str(getattr(error, "strerror", None) or getattr(error, "reason", None) or error)
-tries, end = 0 if good() else 4, time.time() + 120
-while tries and not good():
-    tries -= 1
-    try:
-        fetch()
-        break
-    except Exception as error:
-        is_final = isinstance(error, HTTPError) and error.code < 500 and error.code != 429
-        if is_final or client or make == "LocalStore" or not tries:
-            stop("the wrapper could not be fetched from the store: " + why(error))
-        wait = 4 - tries
-        if isinstance(error, HTTPError) and error.code in (429, 503) and time.time() < end:
-            asked = error.headers.get("Retry-After") or ""
-            tries, wait = tries + 1, min(int(asked), 60) if asked.isdigit() else 5
-        time.sleep(wait * random.uniform(1, 1.25))
+if not good():
+    persist(fetch, "the wrapper", once=bool(client) or make == "LocalStore")
 if not good():
     stop("the wrapper in the store is damaged: submit the job again")
 try:

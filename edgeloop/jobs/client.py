@@ -141,17 +141,20 @@ class Jobs:
         spec = spec_from(job, args, options or {})
         return self._submission(spec.compute, tell, progress).send(spec, push, pipeline)
 
-    def submit_all(self, specs: Sequence[JobSpec], *, push: bool = True) -> list[Run]:
+    def submit_all(
+        self, specs: Sequence[JobSpec], *, push: bool = True, tell: Teller | None = None
+    ) -> list[Run]:
         """Submit several jobs to one compute, as one pipeline if it has pipelines.
 
         Args:
             specs: The specifications, each with a name.
             push: First push datasets whose local folder changed.
+            tell: Called with a sentence about what others can see of the jobs.
 
         Returns:
             The submitted jobs, in order.
         """
-        return self._submission(specs[0].compute, None, None).send_all(specs, push)
+        return self._submission(specs[0].compute, tell, None).send_all(specs, push)
 
     def resubmit(
         self,

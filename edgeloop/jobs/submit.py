@@ -27,6 +27,7 @@ from edgeloop.errors import (
     NoSuchDataset,
     NoSuchJob,
     StoreError,
+    StoreRefused,
 )
 from edgeloop.jobs.bundle import edgeloop_requirements, ensure_wrapper, package_snapshot
 from edgeloop.jobs.computes import Compute, JobOrder, ServedPlace
@@ -68,6 +69,7 @@ from edgeloop.node.ticket import (
     check_apart,
     filled,
     named_place,
+    order_key,
     placeholders,
     ticket_key,
 )
@@ -106,6 +108,9 @@ class SharedUpload:
     targets: tuple[TicketPlace, ...] = field(repr=False)
     served: tuple[ServedPlace, ...] = field(repr=False)
     package: str = ""
+    lifetime_s: int = 0  # of the access
+    warning: str = ""  # who else can use the access
+    has_links: bool = False  # which are shown to them in its place
 
 
 @dataclass(frozen=True)
@@ -142,6 +147,8 @@ class Submission:
             self.compute.check(spec.resources)
             self._refuse_taken(spec.name)
         uploads = [self._share(spec, push) for spec in specs]
+        for warning in {shared.warning for shared in uploads} - {""}:
+            self.tell(warning)
         recorded: list[tuple[Run, JobSpec]] = []
         try:
             for spec, shared in zip(specs, uploads, strict=True):
@@ -169,6 +176,8 @@ class Submission:
 
     def _tell(self, spec: JobSpec, shared: SharedUpload) -> None:
         self.tell(f"{shared.summary} · compute {self.compute.name}")
+        if shared.warning:
+            self.tell(shared.warning)
         for name in too_short(spec.filled_variables(), spec.secrets):
             reason = f"has fewer than {SHORTEST_MASKED} characters, so logs and results show it"
             self.tell(f"warning: the value of the secret {name} {reason}")
@@ -221,17 +230,33 @@ class Submission:
         code = f"snapshot {count}, {size} ({'sent' if is_new else 'unchanged'})"
         if snapshot.withheld:
             code += f", {snapshot.withheld_note}"
+        access = self.blobs.access(lifetime_s)
+        warning = self.compute.exposes(access, True)
+        has_links = bool(warning) and self._has_links(lifetime_s)
+        if warning and not has_links:
+            warning = self.compute.exposes(access, False)
         return SharedUpload(
             code=snapshot.digest,
             inputs=tuple(inputs),
             wrapper=ensure_wrapper(self.blobs),
-            access=self.blobs.access(lifetime_s),
+            access=access,
+            lifetime_s=lifetime_s,
+            warning=warning,
+            has_links=has_links,
             summary=" · ".join((code, *described)),
             sources=sources,
             targets=targets,
             served=served,
             package=self._send_package() if spec.edgeloop else "",
         )
+
+    def _has_links(self, seconds: int) -> bool:
+        """A store that is opened with a signature of the user's own cannot make a narrower one."""
+        try:
+            self.blobs.link(order_key("any"), seconds)
+        except StoreRefused:
+            return False
+        return True
 
     def _send_package(self) -> str:
         """Edgeloop's own files, which all jobs of this version share."""
@@ -328,6 +353,9 @@ class Submission:
             tickets.append((ticket_key(run.record.id), ticket.to_json()))
             records.append((record_key(run.record), run.record.to_json()))
             order = replace(_order(run.record, spec, shared), together=together)
+            if shared.has_links:
+                link = self.blobs.link(order_key(run.record.id), shared.lifetime_s)
+                order = replace(order, link=link)
             if is_built:  # by the compute, which needs to know what it is made of
                 is_file = spec.environment.kind not in _STARTED
                 file = spec.code / spec.environment.file

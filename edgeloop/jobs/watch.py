@@ -39,6 +39,7 @@ from edgeloop.node.ticket import (
     expires_at,
     kept_folder,
     log_key,
+    order_key,
     outputs_folder,
     state_key,
     to_json,
@@ -96,6 +97,7 @@ def current_status(
     now = clock()
     statuses = []
     long_running = []
+    abandoned = []
     for run in runs:
         if run.status.is_final:
             statuses.append(run.status)
@@ -112,9 +114,12 @@ def current_status(
         if trouble:
             status = replace(status, reason="; ".join(filter(None, (status.reason, trouble))))
         statuses.append(status)
+        if status.is_final and (progress is None or progress.state not in FINAL_STATES):
+            abandoned.append(job)
         if not status.is_final and age_s > RENEW_S:
             long_running.append(job)
     renew_access(blobs, long_running, compute.access_s(None), now)
+    delete_orders(blobs, abandoned)
     return statuses
 
 
@@ -126,6 +131,16 @@ def _rescued(compute: Compute, job: str, blobs: Blobs) -> str:
     except (LocalFileError, OSError) as error:
         return f"its files could not be collected: {error}"
     return ""
+
+
+def delete_orders(blobs: Blobs, jobs: Sequence[str]) -> None:
+    """Of jobs whose wrapper did not live to do so: a link to an order, which a compute may show to
+    others, then leads nowhere."""
+    if not jobs:
+        return
+    with suppress(StoreError, MissingExtra):
+        if blobs.access(0).make == "AzureIdentity":  # other stores have no signatures
+            blobs.delete([order_key(job) for job in jobs])
 
 
 def renew_access(blobs: Blobs, jobs: Sequence[str], seconds: int | None, now: float) -> None:

@@ -63,6 +63,7 @@ from edgeloop.node.ticket import (
     cancel_key,
     expires_at,
     from_json,
+    order_key,
     ticket_key,
 )
 from edgeloop.store.base import Access, Blobs
@@ -105,6 +106,7 @@ class Supervisor:
         self._secrets = JobSecrets(scratch)
         self._log = JobLog(scratch.log, self._secrets)
         self._blobs: Blobs = open_from_job(order.access)
+        self._holds_signature = expires_at(order.access) is not None
         self._renewal = AccessRenewal(self._blobs, order.access, scratch.job)
         self._log_copier = LogCopier(scratch.log, self._blobs, scratch.job, self._secrets)
         self._created = CreatedFiles(scratch.work, scratch.before)
@@ -296,7 +298,7 @@ class Supervisor:
         command.kill_all(lambda: descendants(os.getpid()))
         for task in self._tasks.values():
             task.stop()
-        return JobFinisher(
+        code = JobFinisher(
             scratch=self._scratch,
             node=self._here.node,
             log=self._log,
@@ -307,6 +309,10 @@ class Supervisor:
             state=self._state,
             patience_s=self._pace.patience_s,
         ).finish(outcome)
+        if self._holds_signature:  # no further start of this job needs its order
+            with suppress(EdgeloopError):
+                self._blobs.delete([order_key(self._scratch.job)])
+        return code
 
     def _wait_for(self, action: Callable[[], Result]) -> Result:
         """With retries, in a thread, so that a cancel need not wait for it."""

@@ -651,7 +651,8 @@ def _signature(location: AzureLocation, credential: TokenCredential | None, seco
     except ImportError:
         raise MissingExtra(what="An Azure storage account", extra="azure") from None
     _make_container(location, credential)
-    rights = ContainerSasPermissions(read=True, write=True, create=True, delete=True, list=True)
+    # A write creates files, too. Signatures for a folder need a hierarchical namespace.
+    rights = ContainerSasPermissions(read=True, write=True, delete=True, list=True)
     start, ends, secret = _signing(location, credential, seconds)
     return str(
         generate_container_sas(

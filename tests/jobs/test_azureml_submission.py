@@ -5,14 +5,21 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.parse import parse_qs
+from urllib.request import Request, urlopen
 
 import pytest
+from azure.ai.ml.entities import AzureBlobDatastore
+from azure.storage.blob import generate_account_sas
 
 from edgeloop.errors import ComputeRefused, ComputeUnavailable, JobNameTaken
 from edgeloop.jobs.client import Jobs
 from edgeloop.jobs.spec import JobSpec, spec_of
 from edgeloop.settings import Settings
+from edgeloop.store import AzureLocation
 from tests.jobs.test_azureml import SIZE
 from tests.jobs.waiting import end_all, eventually
 from tests.peers.azureml import AzureML
@@ -104,3 +111,108 @@ def test_a_job_that_is_canceled_while_its_cluster_is_made_does_not_run(
     azureml.computes.cluster("cpu").ready_at = 0.0
     sending.join()
     assert azureml.wait(run.record.id).status == "Canceled"
+
+
+def link_of(azureml: AzureML, job: str) -> str:
+    """What the studio shows to all who can read the workspace's jobs."""
+    return str(azureml.run(job).properties["environmentVariables"]["EDGELOOP_ORDER"])
+
+
+def answer(url: str, method: str = "GET", body: bytes | None = None) -> int:
+    request = Request(url, data=body, method=method, headers={"x-ms-blob-type": "BlockBlob"})
+    try:
+        with urlopen(request) as page:
+            return int(page.status)
+    except HTTPError as error:
+        return error.code
+
+
+def test_a_definition_that_all_can_read_gives_no_more_than_one_file_and_submit_says_so(
+    azureml: AzureML, open_jobs: Open
+):
+    """Whoever has the link can read the order with the job's access; nothing else opens with it,
+    and it leads nowhere when the job has ended."""
+    jobs, told = open_jobs(), list[str]()
+    azureml.faults.never_start = "NotEnoughNodes"
+    [run] = jobs.submit(spec(jobs, name="seen"), options={"timeout": "1h"}, tell=told.append)
+    eventually(lambda: run.record.id in azureml.jobs.runs)
+    link = link_of(azureml, run.record.id)
+    address, _, signature = link.partition("?")
+    rights = parse_qs(signature)
+    assert (rights["sp"], rights["sr"]) == (["r"], ["b"])
+    ends = datetime.fromisoformat(rights["se"][0]) - datetime.now(UTC)
+    assert timedelta(hours=24) < ends < timedelta(days=4), (
+        "as long as it may wait and run, and a day"
+    )
+    assert answer(link) == 200
+    folder, container = address.rpartition("/")[0], address.partition("/_jobs/")[0]
+    assert answer(link, "PUT", b"{}") == 403 and answer(link, "DELETE") == 403
+    assert answer(f"{folder}/ticket.json?{signature}") == 403
+    assert answer(f"{container}?restype=container&comp=list&{signature}") == 403
+    [warning] = [line for line in told if line.startswith("warning: ")]
+    assert "can read, write, delete and list files in container models of account " in warning
+    assert warning.endswith("'edgeloop azure setup' creates the datastore that avoids that")
+    azureml.faults.clear()
+    [run] = jobs.wait([run], timeout_s=60)
+    assert run.state == "completed"
+    assert answer(link) == 404
+
+
+def test_a_signature_of_ones_own_is_handed_on_and_that_is_said(
+    azureml: AzureML, open_jobs: Open, monkeypatch: pytest.MonkeyPatch
+):
+    """It cannot make a narrower one."""
+    location = open_jobs().settings.location
+    assert isinstance(location, AzureLocation)
+    signature = generate_account_sas(
+        location.account,
+        account_key=location.key,
+        resource_types="sco",
+        permission="rwdlc",
+        expiry=datetime.now(UTC) + timedelta(days=2),
+    )
+    monkeypatch.setenv(
+        "MODEL_STORAGE_CONNECTION_STRING",
+        f"BlobEndpoint={location.blob_endpoint};TableEndpoint={location.table_endpoint};"
+        f"AccountName={location.account};SharedAccessSignature={signature}",
+    )
+    jobs, told = open_jobs(), list[str]()
+    [run] = jobs.wait(jobs.submit(spec(jobs, name="own"), tell=told.append), timeout_s=60)
+    assert run.state == "completed"
+    assert "sig=" in json.loads(link_of(azureml, run.record.id))["access"]["options"]["sas_key"]
+    [warning] = [line for line in told if line.startswith("warning: ")]
+    assert "with the signature in this job's definition, until 20" in warning
+
+
+def test_the_order_of_a_job_that_never_started_is_deleted_when_its_end_is_seen(
+    azureml: AzureML, open_jobs: Open
+):
+    jobs = open_jobs()
+    azureml.faults.never_start = "NotEnoughNodes"
+    [run] = jobs.submit(spec(jobs, name="never"))
+    eventually(lambda: run.record.id in azureml.jobs.runs)
+    link = link_of(azureml, run.record.id)
+    [run] = jobs.wait(jobs.cancel([run]), timeout_s=60)
+    assert (run.state, answer(link)) == ("canceled", 404)
+
+
+def test_with_a_datastore_there_is_no_link_and_nothing_to_say(azureml: AzureML, open_jobs: Open):
+    jobs, told = open_jobs(), list[str]()
+    location = jobs.settings.location
+    assert isinstance(location, AzureLocation)
+    datastore = AzureBlobDatastore(
+        name="edgeloop", account_name=location.account, container_name=location.container
+    )
+    azureml.client().datastores.create_or_update(datastore)
+    [run] = jobs.wait(jobs.submit(spec(jobs, name="quiet"), tell=told.append), timeout_s=60)
+    assert run.state == "completed"
+    assert not any("warning" in line for line in told)
+    shown = json.dumps(azureml.jobs.shown(azureml.run(run.record.id)))
+    assert "sig=" not in shown
+
+
+def test_the_signature_of_a_job_has_the_four_rights_that_its_wrapper_uses(open_jobs: Open):
+    """It reads code, writes results, lists those of an earlier attempt and deletes what the script
+    deleted; a write creates files, too."""
+    access = open_jobs().blobs.access(3600)
+    assert sorted(parse_qs(access.options["sas_key"])["sp"][0]) == sorted("rwdl")

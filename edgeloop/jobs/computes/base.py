@@ -67,6 +67,7 @@ class JobOrder:
     together: bool = False  # with the others of its batch, if the compute has pipelines
     places: tuple[ServedPlace, ...] = ()  # if the compute `serves` their kind of URL
     requires: tuple[str, ...] = ()  # what an environment that is built for it must have as well
+    link: str = field(default="", repr=False)  # reads a file of the order, where it `exposes` it
 
 
 def order_variables(order: JobOrder, pace: Pace | None = None) -> dict[str, str]:
@@ -135,6 +136,12 @@ class Compute(ABC):
         """How long a job's access to the store must be valid: 0 if the compute's machines have an
         identity of their own to open it, None for the default."""
         return None
+
+    def exposes(self, access: Access, has_link: bool) -> str:
+        """A sentence about who else can use a job's access to the store, and how to avoid that;
+        empty if no one can. Where the store has links, such an order `has_link`: the compute stores
+        the order under its key, and shows the link in place of the access."""
+        return ""
 
     def submit_many(self, orders: Sequence[JobOrder]) -> None:
         """Override it if the compute can accept a batch at once."""

@@ -155,6 +155,7 @@ class PartialTraining(PollingEvaluator):
         self._useless: set[str] = set()  # jobs that completed without a result
         self._earlier: dict[str, list[Run]] = {}  # jobs that trained it before, the newest first
         self._tell = tell
+        self._has_warned = False
         self._looked: set[str] = set()  # jobs that ended and whose results were fetched
         self._unusable: set[str] = set()  # jobs that cannot be asked about, or not fetched
         self._discarded: SimpleQueue[Architecture] = SimpleQueue()
@@ -324,10 +325,16 @@ class PartialTraining(PollingEvaluator):
         size = self._batch
         batches = [ready[start : start + size] for start in range(0, len(ready), size)]
         specs = [self._spec(batch) for batch in batches]
-        runs = self._jobs.submit_all(specs, push=False)
+        runs = self._jobs.submit_all(specs, push=False, tell=self._tell_once)
         for batch, run in zip(batches, runs, strict=True):
             for request in batch:
                 self._wait_for(request, run)
+
+    def _tell_once(self, sentence: str) -> None:
+        """It is the same for every batch of an evaluator, apart from the day that it names."""
+        if not self._has_warned:
+            self._has_warned = True
+            self._tell(sentence)
 
     def _sources(self, batch: Sequence[Request]) -> list[EarlierOutputs]:
         """Where the checkpoints of a batch are: a job of one architecture has it in `outputs/`."""

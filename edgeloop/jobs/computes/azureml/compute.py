@@ -39,6 +39,7 @@ from edgeloop.jobs.computes.azureml.runs import (
 )
 from edgeloop.jobs.computes.base import Compute, JobOrder, ObservedState, for_each
 from edgeloop.node.ticket import Resources
+from edgeloop.store import Access
 
 Item = TypeVar("Item")
 
@@ -78,6 +79,10 @@ class AzureMLCompute(Compute):
             return 0
         longest = self._options.start_limit_s + (timeout_s or 7 * _DAY_S) + _DAY_S
         return int(min(longest, 7 * _DAY_S))
+
+    def exposes(self, access: Access, has_link: bool) -> str:
+        with self._explained():
+            return self._dispatcher.exposes(access, has_link)
 
     def check(self, resources: Resources) -> None:
         with self._explained():

@@ -6,7 +6,8 @@ the access to the store, is delivered in one of three ways:
 identity   it names the account and no secret; the cluster's managed identity opens the store
 file       it is in the store beside the job's ticket, and the job's definition names it through a
            datastore: only who may read the store can read it
-variable   it is an environment variable with a signature that expires; the studio shows it
+variable   an environment variable, which the studio shows, has a link to that file: a signature
+           that reads this one file, which is deleted when the job ends
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import parse_qs
 
 from edgeloop.errors import BadJob, BadSetting
 from edgeloop.jobs.bundle import bootstrap_command
@@ -25,12 +28,20 @@ from edgeloop.jobs.computes.azureml.options import AzureMLOptions
 from edgeloop.jobs.computes.azureml.runs import JOB_TAG, MEMBERS, NAME_TAG, PIPELINE_TAG, digest
 from edgeloop.jobs.computes.base import JobOrder, ServedPlace, order_variables
 from edgeloop.jobs.spec import parse_url
-from edgeloop.node.ticket import NODE_CACHE, ORDER_VARIABLE, PLACE_PREFIX, folder_key, order_key
+from edgeloop.node.ticket import (
+    NODE_CACHE,
+    ORDER_VARIABLE,
+    PLACE_PREFIX,
+    expires_at,
+    folder_key,
+    order_key,
+)
 from edgeloop.store import Access
 from edgeloop.store.files import open_access
 
 LIMIT_MARGIN_S = 3600.0  # preparing and copying; the wrapper itself ends a command in time
 _AZURE = ("AzureStore", "AzureIdentity")
+_RIGHTS = {"r": "read", "w": "write", "d": "delete", "l": "list"}
 _IN_ACCOUNT = ("container_name", "account_name", "endpoint")
 
 
@@ -69,12 +80,11 @@ class OrderDispatcher:
         command = bootstrap_command(self._options.python, order.access)
         paths = self._paths(order.access)
         results = f"{paths}{folder_key(order.job)}/outputs" if paths else ""
-        if self._options.identity and order.access.make in _AZURE:
+        if self._by_identity(order.access):
             bare = replace(order, access=without_secret(order.access, self._options.client_id))
             return OrderDelivery(shlex.join(command), order_variables(bare), "", results)
-        if paths and self._options.delivery != "variable":
-            content = order_variables(order)[ORDER_VARIABLE].encode()
-            open_access(order.access).put_private(order_key(order.job), content)
+        if paths and not self._by_variable(order.access):
+            _store(order)
             words = f"{shlex.join(command)} ${{{{inputs.order}}}}"
             return OrderDelivery(words, {}, f"{paths}{order_key(order.job)}", results)
         if self._options.delivery == "file":
@@ -84,7 +94,43 @@ class OrderDispatcher:
                 f"store's container ({where}): 'edgeloop azure setup' creates it"
             )
             raise BadSetting(where=f"computes.{self._compute}", reason=reason)
-        return OrderDelivery(shlex.join(command), order_variables(order), "", results)
+        if not order.link:  # a kind of store that has no links, or nothing secret in its access
+            return OrderDelivery(shlex.join(command), order_variables(order), "", results)
+        _store(order)
+        return OrderDelivery(shlex.join(command), {ORDER_VARIABLE: order.link}, "", results)
+
+    def exposes(self, access: Access, has_link: bool) -> str:
+        """What the definition of a job gives to all who can read it; empty for nothing."""
+        signature = access.options.get("sas_key", "")
+        if not signature or self._by_identity(access) or not self._by_variable(access):
+            return ""
+        rights = _permissions(signature)
+        *verbs, last = [verb for right, verb in _RIGHTS.items() if right in rights] or ["open"]
+        may = f"{', '.join(verbs)} and {last}" if verbs else last
+        what, until = "signature", ["until it expires"]
+        ends = expires_at(access)
+        if ends is not None:
+            until = [f"until {datetime.fromtimestamp(ends, UTC):%Y-%m-%d}"]
+        if has_link:
+            what, until = "link", ["until it ends", f"at most {until[0]}"]
+        return (
+            f"warning: everyone who can read the jobs of workspace "
+            f"{self._connection.address.workspace} can {may} files in container "
+            f"{access.options['container_name']} of account {access.options['account_name']} with "
+            f"the {what} in this job's definition, {' and '.join(until)}: {self._remedy(access)}"
+        )
+
+    def _remedy(self, access: Access) -> str:
+        if self._paths(access):
+            return f"remove 'access: variable' from the compute {self._compute} to avoid that"
+        return "'edgeloop azure setup' creates the datastore that avoids that"
+
+    def _by_identity(self, access: Access) -> bool:
+        return bool(self._options.identity) and access.make in _AZURE
+
+    def _by_variable(self, access: Access) -> bool:
+        asked = self._options.delivery
+        return asked == "variable" or (asked == "auto" and not self._paths(access))
 
     def _paths(self, access: Access) -> str:
         """The store as the workspace names it: `azureml://datastores/edgeloop/paths/`."""
@@ -128,6 +174,16 @@ class OrderDispatcher:
             if target == (parts.account, parts.container):
                 return f"azureml://datastores/{each.name}/paths/{parts.path}"
         return url
+
+
+def _store(order: JobOrder) -> None:
+    content = order_variables(order)[ORDER_VARIABLE].encode()
+    open_access(order.access).put_private(order_key(order.job), content)
+
+
+def _permissions(signature: str) -> str:
+    """An empty one is bound to a policy of the account, which may allow anything."""
+    return parse_qs(signature).get("sp", ["rwdl"])[0]
 
 
 def _assignment(place: ServedPlace) -> str:
