@@ -576,6 +576,7 @@ class ProjectFiles:
     dockerfile: str = ""  # its text, instead of an image
     python: str = ""  # the interpreter of an image that brings its own packages
     variables: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    shm: str = ""  # shared memory of its containers
 
 
 def read_project_files(start: Path) -> ProjectFiles:
@@ -686,6 +687,12 @@ def _environment(folder: Path) -> dict[str, Any]:
         "variables": tuple((name, str(value)) for name, value in variables.items())
     }
     docker, python = _section(content, "docker"), _section(content, "python")
+    always["shm"] = shm = _text(docker, "shmSize")
+    if shm and not re.fullmatch(r"\d+[bBkKmMgG]", shm):
+        reason = (
+            f"its docker.shmSize must be a number and b, k, m or g, for example 2g, not {shm!r}"
+        )
+        raise BadSetting(where=f"{FOLDER}/{ENVIRONMENT_FILE}", reason=reason)
     if docker or python:
         return {**always, **_defined(folder, docker, python)}
     packages = content.get("packages") or content.get("pip_packages")

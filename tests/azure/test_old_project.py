@@ -137,6 +137,21 @@ def test_an_environment_of_azureml_core_is_built_as_it_says(workspace: Path):
     assert dict(options.variables) == {"OMP_NUM_THREADS": "4"}
 
 
+def test_its_shared_memory_is_that_of_the_containers(workspace: Path):
+    def shm(**keys: object) -> str:
+        settings = Settings.load(workspace).compute_settings("azureml")
+        return read_azureml("azureml", {**settings, **keys}).shm
+
+    write(workspace, "environment", {**CORE, "docker": {**CORE["docker"], "shmSize": "8g"}})
+    assert (shm(), shm(shm="16g"), shm(image="acme/own:1")) == ("8g", "16g", "")
+    for unsaid in (None, ""):
+        write(workspace, "environment", {**CORE, "docker": {**CORE["docker"], "shmSize": unsaid}})
+        assert shm() == ""
+    write(workspace, "environment", {**CORE, "docker": {**CORE["docker"], "shmSize": "8 GB"}})
+    with pytest.raises(BadSetting, match=r"docker\.shmSize must be a number and b, k, m or g"):
+        shm()
+
+
 def test_its_conda_file_may_lie_beside_it_or_in_the_project(workspace: Path):
     for place in (".azureml/conda.yml", "conda.yml"):
         (workspace / place).write_text("dependencies: [python>=3.8, numpy]\n")

@@ -192,11 +192,13 @@ def _rename_input(model: onnx.ModelProto, old: str, new: str) -> None:
 
 def azureml_project(project: Path, cloud: AzureML) -> None:
     """A project that submitted with azureml-core, and the cluster and container that it used."""
-    from azure.ai.ml.entities import AmlCompute
+    from azure.ai.ml.entities import AmlCompute, AzureBlobDatastore
 
     account = cloud.storage.new_account()
     cluster = AmlCompute(name="gpu-cluster", size="STANDARD_NC4AS_T4_V3", max_instances=4)
     cloud.client().compute.begin_create_or_update(cluster).result()
+    lab = AzureBlobDatastore(name="lab", account_name=account, container_name="faces")
+    cloud.client().datastores.create_or_update(lab)
     datastore = {
         "datastore_name": "lab",
         "account_name": account,
@@ -205,7 +207,7 @@ def azureml_project(project: Path, cloud: AzureML) -> None:
         "blob_endpoint": cloud.storage.endpoints_of(account)["blob"].rstrip("/"),
     }
     environment = {
-        "docker": {"baseImage": "lab/train:7"},
+        "docker": {"baseImage": "lab/train:7", "shmSize": "2g"},
         "python": {"userManagedDependencies": True},
         "environmentVariables": {"OMP_NUM_THREADS": "2"},
     }

@@ -138,7 +138,7 @@ def resolved(name: str, keys: AzureMLKeys) -> AzureMLOptions:
         delivery=keys.access,
         identity=bool(keys.identity),
         client_id=keys.identity if isinstance(keys.identity, str) else "",
-        shm=keys.shm,
+        shm=keys.shm or ("" if is_own else files.shm),
         node_cache="" if keys.node_cache == "none" else keys.node_cache,
         python=keys.python or ("" if is_own else files.python) or "python",
         experiment=keys.experiment,
