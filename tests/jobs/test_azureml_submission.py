@@ -113,6 +113,32 @@ def test_a_job_that_is_canceled_while_its_cluster_is_made_does_not_run(
     assert azureml.wait(run.record.id).status == "Canceled"
 
 
+@pytest.mark.soak
+def test_a_conda_file_with_python_3_10_and_packages_is_what_the_script_runs_in(
+    azureml: AzureML, open_jobs: Open
+):
+    """With an interpreter of Ubuntu and wheels of PyPI for it, since no conda and no channel can
+    be had here: what conda itself would solve, and what only a channel has, stays unproven."""
+    jobs = open_jobs()
+    code = jobs.settings.project
+    (code / "env.yaml").write_text(
+        "channels: [conda-forge]\ndependencies: [python=3.10, numpy=2.2, pip, {pip: [pyyaml]}]\n"
+    )
+    (code / "quick.py").write_text(
+        "import sys, numpy, yaml\n"
+        "print('runs on', sys.version_info[:2], numpy.__version__[:3], yaml.safe_load('[1]'))\n"
+    )
+    environment = {"conda": "env.yaml"}
+    [run] = jobs.wait(jobs.submit(spec(jobs, name="old", environment=environment)), timeout_s=120)
+    log = b"".join(jobs.log(run).more()).decode()
+    assert run.state == "completed", log + jobs.compute_log(run)
+    assert "runs on (3, 10) 2.2 [1]" in log
+    (code / "env.yaml").write_text("dependencies: [python=3.10, numpy>=2.4]\n")
+    [run] = jobs.wait(jobs.submit(spec(jobs, name="new", environment=environment)), timeout_s=120)
+    assert run.state == "failed"
+    assert "Image build failed" in run.status.reason and "numpy" in run.status.reason
+
+
 def link_of(azureml: AzureML, job: str) -> str:
     """What the studio shows to all who can read the workspace's jobs."""
     return str(azureml.run(job).properties["environmentVariables"]["EDGELOOP_ORDER"])

@@ -1,8 +1,13 @@
-"""Python environments that hold exactly what a definition names, made without a network.
+"""Python environments that hold exactly what a definition names.
 
-A virtual environment whose packages are links to those of the test environment: the distributions
-that a definition names and all that they declare to need, nothing else, and never Edgeloop itself.
-What a job imports there is what it would find on a node.
+For the Python of the tests it is a virtual environment whose packages are links to those of the
+test environment, made without a network: the distributions that a definition names and all that
+they declare to need, nothing else, and never Edgeloop itself. For another Python that
+`scripts/install-interpreters` provides, pip resolves and installs wheels for that one from its
+index. What a job imports there is what it would find on a node.
+
+There is no conda here: neither the program nor a channel can be had from PyPI, Debian or npm. The
+names and versions of a conda file are read as pip's, so what only a channel has cannot be built.
 """
 
 from __future__ import annotations
@@ -63,13 +68,24 @@ class Definition:
             if isinstance(item, Mapping):
                 requirements += [str(name) for name in item.get("pip") or ()]
                 continue
-            name, _, version = re.sub(r"[<>]=?|==", "=", str(item)).partition("=")
-            name = name.strip().rpartition("::")[2]
-            if name == "python" and re.match(r"\d+\.\d+", version):
-                python = ".".join(version.split("=")[0].split(".")[:2])
+            name, versions = _conda_package(str(item))
+            found = re.match(r"[=<>~!]*\s*(\d+\.\d+)", versions)
+            if name == "python" and found:
+                python = found[1]
             if name not in _CONDA_TOOLS:
-                requirements.append(_CONDA_NAMES.get(name, name))
+                requirements.append(f"{_CONDA_NAMES.get(name, name)}{versions}")
         return cls(tuple(requirements), python)
+
+
+def _conda_package(text: str) -> tuple[str, str]:
+    """The name of a dependency, and its versions as pip has them: `numpy=1.26=py310_0` is
+    `==1.26.*`, and `conda-forge::numpy >=1.26` is `>=1.26`."""
+    plain = text.strip().rpartition("::")[2].replace(" ", "")
+    name = re.split(r"[=<>!~]", plain, maxsplit=1)[0]
+    versions = plain[len(name) :]
+    if re.match(r"=[^=]", versions):
+        versions = f"=={versions[1:].partition('=')[0].removesuffix('.*')}.*"
+    return name, versions
 
 
 class Environments:
@@ -91,7 +107,7 @@ class Environments:
         key = hashlib.sha256(repr(definition).encode()).hexdigest()[:16]
         target = Path(self._folder.name) / key
         if definition.python != HERE:
-            return _link_python(definition, target / "bin")
+            return _other_python(definition, target)
         named = [_parsed(text) for text in definition.requirements]
         found = closure(named)
         venv.EnvBuilder(symlinks=True).create(target)
@@ -150,18 +166,35 @@ def _parsed(text: str) -> Requirement:
         raise CannotBuild(f"{text!r} is not a requirement that can be built here") from None
 
 
-def _link_python(definition: Definition, programs: Path) -> Path:
-    """Another Python, which can have no packages: those of the test environment are not for it."""
+def _other_python(definition: Definition, target: Path) -> Path:
+    """Another Python, with packages that pip installs for it: those of the test environment are
+    not for it."""
     version = definition.python
     python = INTERPRETERS / version / f"usr/bin/python{version}"
-    if definition.requirements:
-        raise CannotBuild(f"it asks for packages for Python {version}, and the tests run on {HERE}")
     if not python.is_file():
         raise CannotBuild(f"it asks for Python {version}, which 'make setup' has not installed")
-    programs.mkdir(parents=True)
+    programs, packages = target / "bin", target / "lib" / f"python{version}" / "site-packages"
+    if definition.requirements:
+        _install(definition, packages)
+    programs.mkdir(parents=True, exist_ok=True)
     for name in ("python", "python3"):
         (programs / name).symlink_to(python)
+    (target / "pyvenv.cfg").write_text(f"home = {python.parent}\nversion = {version}\n")
     return programs
+
+
+def _install(definition: Definition, packages: Path) -> None:
+    for text in definition.requirements:
+        if canonicalize_name(_parsed(text).name) == "edgeloop":
+            raise CannotBuild("it names edgeloop, which no index has: the package must travel")
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input"]
+    command += ["--python-version", definition.python, "--implementation", "cp"]
+    command += ["--only-binary", ":all:", "--target", str(packages), *definition.requirements]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR: ")]
+        reason = errors[-1].removeprefix("ERROR: ") if errors else "pip gives no reason"
+        raise CannotBuild(f"for Python {definition.python}: {reason}")
 
 
 def _link(found: Distribution, target: Path) -> None:
