@@ -34,6 +34,8 @@
     │   ├── StoreRefused        credentials or permissions
     │   ├── StoreFull           no space left
     │   ├── StoreMissing        a store that was named and is not there
+    │   ├── StoreTooNew         a newer Edgeloop upgraded it beyond what this one understands
+    │   ├── StoreTooOld         it must be upgraded first, which locks older versions out
     │   ├── BlobBehindLink      a symbolic link in the store's folder, which is not followed
     │   ├── StoreDamaged        a database that cannot be read
     │   │   └── RowDamaged      one row that cannot be read
@@ -232,6 +234,18 @@ class StoreFull(StoreError):
 
 class StoreMissing(StoreError):
     """there is no store at {store}: {reason}"""
+
+
+class StoreTooNew(StoreError):
+    """the store {store} has schema {schema}, which {newer} wrote, and this version of Edgeloop
+    (schema {ours}) cannot {use} it. Nothing was changed. Upgrade Edgeloop on this machine:
+    pip install --upgrade edgeloop."""
+
+
+class StoreTooOld(StoreError):
+    """the store {store} has schema {schema}, and this version of Edgeloop writes schema {ours},
+    which older versions cannot share. Nothing was changed. End the older runners, then run
+    'edgeloop store upgrade'."""
 
 
 class BlobBehindLink(StoreError):

@@ -79,6 +79,8 @@ def gc(
         )
     options = _options(older_than, keep_logs, keep_cache, boards, experiment)
     with opened(store, experiment) as workspace:
+        if not dry_run:  # files of a newer version may look like leftovers
+            workspace.store.begin_writing()
         with waiting("Looking for leftovers"):
             report = find_leftovers(workspace, options)
         if dry_run or not report.findings:

@@ -178,6 +178,7 @@ def runner(
     """
     from dataclasses import replace
 
+    from edgeloop.errors import StoreUnavailable
     from edgeloop.runner.loop import RunnerOptions, run
     from edgeloop.tuning.recovery import parse_steps
     from edgeloop.workspace import Workspace
@@ -209,6 +210,8 @@ def runner(
     reports: list[RunnerEvent] = []
     missing_store(settings, makes=False)
     with Workspace(settings) as workspace, noting_rows_left_out(once or drain):
+        with contextlib.suppress(StoreUnavailable):  # it may come back
+            workspace.store.begin_writing()
 
         def reclaim() -> None:
             from edgeloop.operate.gc import reclaim_orphans

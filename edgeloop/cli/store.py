@@ -1,4 +1,5 @@
-"""store check and store repair: whether a store is sound, and what to do if it is not."""
+"""store check, repair and upgrade: whether a store is sound and up to date, and what to do if it is
+not."""
 
 from __future__ import annotations
 
@@ -15,7 +16,13 @@ from typing import TYPE_CHECKING
 import click
 
 from edgeloop._util.values import plural
-from edgeloop.cli.app import all_experiments_options, json_option, load_settings, opened
+from edgeloop.cli.app import (
+    all_experiments_options,
+    json_option,
+    load_settings,
+    opened,
+    store_option,
+)
 from edgeloop.cli.terminal import TableColumn, listing, print_json, printable, shown
 
 if TYPE_CHECKING:
@@ -29,7 +36,7 @@ SHOWN = 50
 
 @click.group(name="store")
 def store_group() -> None:
-    """Check a store for damage, and repair it.
+    """Check a store for damage, repair it, and upgrade it.
 
     Example: edgeloop store check --content
     """
@@ -113,11 +120,78 @@ def repair(
         sys.exit(1)
 
 
+@store_group.command()
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
+@click.option("--force", is_flag=True, help="Also if runners at work would be shut out.")
+@store_option
+@json_option
+def upgrade(dry_run: bool, force: bool, store: str | None, as_json: bool) -> None:
+    """Bring the store of an older version up to date.
+
+    A store says which schema it has. Steps that older versions can live with are taken by the
+    first change that a newer version makes; others, which shut older versions out, only by this
+    command. It refuses to while runners of such versions are at work, unless it is told --force.
+
+    It may be stopped at any moment and repeated, and a store that is up to date stays as it is.
+
+    Example: edgeloop store upgrade --dry-run
+
+    Example: edgeloop store upgrade --store sqlite:/srv/models
+    """
+    from edgeloop.store.location import read_version
+    from edgeloop.store.upgrades import SCHEMA, excludes
+    from edgeloop.store.upgrades import upgrade as take_steps
+
+    with opened(store, None) as workspace:
+        version = read_version(workspace.store)
+        _check_runners(workspace, excludes(version), is_forced=force or dry_run)
+        has_models = bool(workspace.store.experiments())
+        steps = []
+        for step in take_steps(workspace.store, dry_run) if has_models else ():
+            steps.append({"schema": step.schema, "what": step.summary, "rows": step.changed})
+            if not as_json:
+                text = f"Schema {step.schema} {step.summary}: {plural(step.changed, 'row')}."
+                click.echo(text)
+        if as_json:
+            print_json(steps)
+            return
+        place = shown(workspace.store.description)
+        if not has_models:
+            click.echo(f"There are no models in {place}: nothing to upgrade.")
+        elif not steps:
+            click.echo(f"{place} has schema {version.schema}: nothing to do.")
+        elif dry_run:
+            click.echo(f"{place} has schema {version.schema}. Nothing was changed.")
+        else:
+            click.echo(f"{place} has schema {SCHEMA} now; it had {version.schema}.")
+
+
+def _check_runners(workspace: Workspace, is_exclusive: bool, is_forced: bool) -> None:
+    """Say which runners at work are of older versions. Raises Conflict if they would be shut out,
+    unless that is forced."""
+    from edgeloop.errors import Conflict
+    from edgeloop.models.runners import Registry
+    from edgeloop.store.upgrades import SCHEMA
+
+    entries = Registry(workspace.store).entries()
+    older = [entry.node for entry in entries if not entry.is_dead and entry.schema < SCHEMA]
+    if not older:
+        return
+    names = ", ".join(sorted(set(older))[:SHOWN])
+    runners = f"{plural(len(older), 'runner')} of older versions: {names}"
+    if is_exclusive and not is_forced:
+        how = "End them, then try again; --force upgrades all the same"
+        raise Conflict(reason=f"the upgrade would shut out {runners}. {how}.")
+    fate = "would be shut out" if is_exclusive else "can go on"
+    click.echo(f"note: {runners}; they {fate}.", err=True)
+
+
 def _repair(workspace: Workspace, sets_aside: bool, experiment: str | None) -> dict[str, object]:
-    from edgeloop.operate.integrity import check_store, repair, set_aside
+    from edgeloop.operate.integrity import check_store, repair, restore_version, set_aside
 
     with _progress("Checking") as progress:
         health = check_store(workspace.store, workspace.settings, False, progress, experiment)
+        restore_version(workspace.store, health)
         moved, file = 0, _file_of_rows()
         if sets_aside and health.lost:
             moved = set_aside(workspace.store, health.lost, file)

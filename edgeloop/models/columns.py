@@ -38,6 +38,7 @@ RESERVED_EXPERIMENTS = frozenset(
         "edgeloop-runners",
         "edgeloop-fleets",
         "edgeloop-experiments",
+        "edgeloop-store",
     }
 )
 LATENCY = "mean"

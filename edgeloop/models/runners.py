@@ -22,6 +22,7 @@ from typing import Any, Literal
 from edgeloop.errors import RowChanged, RowExists
 from edgeloop.models.plan import Plan
 from edgeloop.store import Record, Store, Value
+from edgeloop.store.upgrades import SCHEMA
 
 BEAT_S = 10.0
 DEAD_S = 40.0
@@ -71,7 +72,8 @@ class RunnerDevice:
 
 @dataclass(frozen=True)
 class RunnerEntry:
-    """One runner as it last described itself. `beat` is when, `age_s` how long ago that was."""
+    """One runner as it last described itself. `beat` is when, `age_s` how long ago that was.
+    `schema` is the newest schema of a store that it understands."""
 
     id: str
     node: str
@@ -87,6 +89,7 @@ class RunnerEntry:
     waits_for: str = ""
     devices: tuple[RunnerDevice, ...] = ()
     age_s: float = field(default=0.0, compare=False)
+    schema: int = SCHEMA
 
     @property
     def is_dead(self) -> bool:
@@ -235,6 +238,7 @@ def _entry(record: Record, now: float) -> RunnerEntry:
         waits_for=str(values.get("waits_for", "")),
         devices=_devices(values.get("devices")),
         age_s=max(0.0, now - beat),
+        schema=int(_number(values, "schema")),
     )
 
 

@@ -4,6 +4,7 @@ that rows name, and what lies among the files that is none. Reads everything and
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
 import tempfile
@@ -27,11 +28,19 @@ from edgeloop.models.plan import UPLOAD, default_plan, records_of
 from edgeloop.models.queue import Queue
 from edgeloop.settings import Settings
 from edgeloop.store import BlobInfo, LostRow, Record, Store, Table, Values, check_values, lost_rows
+from edgeloop.store.location import (
+    VERSION_KEY,
+    raise_version,
+    read_version,
+    unversioned,
+)
+from edgeloop.store.upgrades import SCHEMA, upgrade
 
 PIECE_BYTES = 8 << 20
 SHOWN_FILE = "architecture.json"  # stored with an upload, and no part of the model's size
 DATABASE, ROW, HINT, NOTE, FILE, LINK = "database", "row", "hint", "note", "file", "link"
-REPAIRED = (HINT, NOTE)
+VERSION = "version"
+REPAIRED = (HINT, NOTE, VERSION)
 CONTENT_NOTE = "content|"  # then the content; which model has it
 _HALF_MADE = ("uploading", "deleting", "candidate")
 
@@ -82,11 +91,12 @@ def check_store(
         for line in store.check():
             health.add(DATABASE, store.description, line)
         experiments = store.experiments() if experiment is None else [experiment]
+        schema = _check_version(store, health) if experiments else SCHEMA
     except StoreDamaged as error:
         health.add(DATABASE, store.description, str(error.fields["reason"]))
-        experiments = []
+        experiments, schema = [], SCHEMA
     for name in experiments:
-        check = _Experiment(store, name, settings, health, progress)
+        check = _Experiment(store, name, settings, health, progress, schema)
         try:
             check.run(content)
         except StoreDamaged as error:
@@ -97,6 +107,21 @@ def check_store(
     return health
 
 
+def _check_version(store: Store, health: StoreHealth) -> int:
+    """The schema of the store, or the one that a repair takes it for."""
+    try:
+        schema = read_version(store).schema
+    except StoreDamaged as error:
+        health.add(VERSION, store.description, str(error.fields["reason"]))
+        return 0
+    if schema < SCHEMA:
+        health.notes.append(
+            f"it has schema {schema}, of an older version: 'edgeloop store upgrade' brings it to "
+            f"schema {SCHEMA}"
+        )
+    return schema
+
+
 class _Experiment:
     def __init__(
         self,
@@ -105,12 +130,15 @@ class _Experiment:
         settings: Settings,
         health: StoreHealth,
         progress: Callable[[str], None],
+        schema: int,
     ) -> None:
         self._store = store
         self._name = name
         self._health = health
         self._progress = progress
-        self._queue = Queue(store.queue(name), default_plan(), settings.clock_margin_seconds)
+        self._schema = schema
+        plan = default_plan(settings.benchmark_runs)
+        self._queue = Queue(store.queue(name), plan, settings.clock_margin_seconds)
 
     def run(self, content: bool) -> None:
         self._progress(f"rows of {self._name}")
@@ -147,12 +175,20 @@ class _Experiment:
     ) -> None:
         begun = [row for row in rows.values() if row.values.get("status")]  # as a sweep does
         due = dict(self._queue.wanted(begun))
-        for key in sorted(due.keys() - beside.keys() - lost_beside):
+        missing = due.keys() - beside.keys() - lost_beside
+        for key in sorted(missing) if self._schema >= SCHEMA else ():
             self._health.add(HINT, key, "missing: runners find this work only after their sweep")
+        forgotten = 0
         for record in beside.values():
             name = record.values.get("model")
             if isinstance(name, str) and name not in rows and name not in lost:
-                self._health.add(_kind_beside(record.key), record.key, "its model is gone")
+                if _kind_beside(record.key) == NOTE:  # 'delete' leaves it
+                    forgotten += 1
+                else:
+                    self._health.add(HINT, record.key, "its model is gone")
+        if forgotten:
+            what = f"{forgotten} in {self._name}"
+            self._health.notes.append(f"notes of models that were deleted: {what} ('edgeloop gc')")
         for row in rows.values():
             key = f"{CONTENT_NOTE}{row.values.get('content')}"
             is_known = key in beside or key in lost_beside
@@ -292,6 +328,14 @@ class Saved:
     lost: tuple[LostRow, ...]
 
 
+def restore_version(store: Store, health: StoreHealth) -> None:
+    """Remove the version of a store if it cannot be read, and take all steps of an upgrade: they
+    change nothing in rows that are up to date."""
+    if any(problem.kind == VERSION for problem in health.problems):
+        unversioned(store).version().put(VERSION_KEY, None)
+        store.begin_writing()
+
+
 def repair(
     store: Store, settings: Settings, health: StoreHealth, experiment: str | None = None
 ) -> int:
@@ -327,6 +371,7 @@ def save(
     or of all."""
     if target.experiments():
         raise BadInput(reason=f"{target.description} has models already: name a new place")
+    target = unversioned(target)  # its rows are of the schema of the source, until the end
     progress("rows")
     with lost_rows() as lost:
         saved = source.saved_rows()
@@ -338,6 +383,10 @@ def save(
         refused = _insert(_table(target, table), records.values())
         lost += [LostRow(table, row.key, why, dict(row.values)) for row, why in refused]
         count += len(records) - len(refused) if table.startswith(MODELS) else 0
+    with contextlib.suppress(StoreDamaged):
+        raise_version(target, read_version(source))
+    for _ in upgrade(target):
+        progress("schema")
     for name in target.experiments():
         _mend(target, name, settings)
     prefix = "" if experiment is None else f"{experiment}/"
@@ -359,7 +408,7 @@ def write_lost(rows: Iterable[LostRow], file: Path) -> None:
 
 def _mend(store: Store, experiment: str, settings: Settings) -> None:
     models, beside = store.models(experiment), store.queue(experiment)
-    queue = Queue(beside, default_plan(), settings.clock_margin_seconds)
+    queue = Queue(beside, default_plan(settings.benchmark_runs), settings.clock_margin_seconds)
     queue.sweep(models, store.now())
     for record in list(queue.orphans(models)):
         queue.remove(record)

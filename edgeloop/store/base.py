@@ -53,6 +53,7 @@ LARGEST_DOCUMENT = 8_000_000  # bytes of a ticket, a state or a record
 RUNNERS = "edgeloop-runners"  # no experiment may have this name
 FLEETS = "edgeloop-fleets"  # nor this one
 EXPERIMENT_SETTINGS = "edgeloop-experiments"  # nor this one
+STORE_VERSION = "edgeloop-store"  # nor this one
 MODELS_TABLE, QUEUE_TABLE, USAGE_TABLE = "models/", "queue/", "usage"
 PART_MARK = "__part"  # Azure's columns that hold one part of a long text
 _TAKEN_COLUMNS = ("PartitionKey", "RowKey", "Timestamp")
@@ -431,6 +432,14 @@ class Store(ABC):
     def experiment_settings(self) -> Table:
         """One row per experiment that has settings; beside the queues too."""
         return self.queue(EXPERIMENT_SETTINGS)
+
+    def version(self) -> Table:
+        """The one row that says which schema the store has; beside the queues too."""
+        return self.queue(STORE_VERSION)
+
+    def begin_writing(self) -> None:  # noqa: B027 - a store that one process uses has no versions
+        """Raises StoreTooNew or StoreTooOld if this version of Edgeloop may not write to the store.
+        The first write to a table asks this too; ask it first where files are changed alone."""
 
     def now(self) -> float:
         """Seconds since the epoch by a clock that all machines share: the server's, if the store

@@ -6,16 +6,40 @@ their secrets out of `repr`.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
-from edgeloop.errors import BadSetting, StoreError
+from edgeloop.errors import (
+    BadSetting,
+    RowChanged,
+    RowExists,
+    StoreDamaged,
+    StoreError,
+    StoreRefused,
+    StoreTooNew,
+    StoreTooOld,
+)
 from edgeloop.node.files import NOT_A_FOLDER, FolderBlobs
-from edgeloop.store.base import Access, Blobs, Store
+from edgeloop.store.base import (
+    Access,
+    Blobs,
+    Changes,
+    Condition,
+    Drift,
+    Rank,
+    ReadRow,
+    Record,
+    Store,
+    Table,
+    Values,
+)
+from edgeloop.store.upgrades import SCHEMA, UPGRADES
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -326,7 +350,12 @@ Factory = Callable[[PluginLocation], Store]
 
 
 def open_store(location: Location) -> Store:
-    """Open the store at a location. Nothing is contacted or created before it is used."""
+    """Open the store at a location. Nothing is contacted or created before it is used. Then it is
+    refused if a newer version of Edgeloop wrote it so that this one does not understand it."""
+    return VersionedStore(_open_store(location))
+
+
+def _open_store(location: Location) -> Store:
     if isinstance(location, PluginLocation):
         return _open_plugin(location)
     if isinstance(location, AzureLocation):
@@ -344,7 +373,7 @@ def open_blobs(location: Location) -> Blobs:
     """Open only the files of a store: jobs and data need no table, so no code for one is loaded.
     Raises StoreError if a file is where the folder of a store should be."""
     if isinstance(location, PluginLocation):
-        return open_store(location).blobs
+        return _open_plugin(location).blobs
     if isinstance(location, AzureLocation):
         from edgeloop.store.azure import azure_blobs
 
@@ -375,3 +404,272 @@ def _open_plugin(location: PluginLocation) -> Store:
         return factory(location)
     reason = f"the plug-in for {location.scheme}: URLs is not installed"
     raise BadSetting(where="the store", reason=reason)
+
+
+# The version of a store: which schema it has, and who may use it. `upgrades.py` has the steps from
+# one schema to the next.
+
+
+VERSION_KEY = "store"
+_LOG = logging.getLogger("edgeloop.store")
+
+
+@dataclass(frozen=True)
+class StoreVersion:
+    """The row that says which schema a store has; without one, an older version of Edgeloop wrote
+    it, or Archai, or nothing did yet.
+
+    Attributes:
+        schema: The last step that was taken.
+        oldest_reader: The oldest schema whose versions may read the store.
+        oldest_writer: The oldest schema whose versions may write to it.
+        edgeloop: The version of Edgeloop that took the step.
+    """
+
+    schema: int = 0
+    oldest_reader: int = 0
+    oldest_writer: int = 0
+    edgeloop: str = ""
+
+
+PRESENT = StoreVersion(
+    schema=SCHEMA,
+    oldest_reader=max(step.oldest_reader for step in UPGRADES.values()),
+    oldest_writer=max(step.oldest_writer for step in UPGRADES.values()),
+)
+
+
+def read_version(store: Store) -> StoreVersion:
+    """Raises StoreDamaged if the row is there and says no schema."""
+    return _version_of(store, store.version().get(VERSION_KEY))
+
+
+def raise_version(store: Store, version: StoreVersion) -> StoreVersion:
+    """Write the row. No number in it is ever lowered, so of two upgrades at once none undoes what
+    the other did. Returns what the row says then."""
+    table = store.version()
+    while True:
+        record = table.get(VERSION_KEY)
+        before = _version_of(store, record)
+        newer = version if version.schema >= before.schema else before
+        after = replace(
+            newer,
+            oldest_reader=max(version.oldest_reader, before.oldest_reader),
+            oldest_writer=max(version.oldest_writer, before.oldest_writer),
+        )
+        with contextlib.suppress(RowChanged, RowExists):
+            if record is None:
+                table.insert(VERSION_KEY, asdict(after))
+            elif after != before:
+                table.update(record, asdict(after))
+            return after
+
+
+def _version_of(store: Store, record: Record | None) -> StoreVersion:
+    """A row that does not say who may use the store allows it to versions of its schema only."""
+    if record is None:
+        return StoreVersion()
+    schema = record.values.get("schema")
+    if not _is_schema(schema):
+        said = "nothing" if schema is None else repr(schema)[:60]
+        reason = f"the row that says its schema says {said} instead of a whole number from 0"
+        raise StoreDamaged(store=store.description, reason=reason)
+    reader, writer = (record.values.get(name) for name in ("oldest_reader", "oldest_writer"))
+    return StoreVersion(
+        schema,
+        oldest_reader=reader if _is_schema(reader) else schema,
+        oldest_writer=writer if _is_schema(writer) else schema,
+        edgeloop=str(record.values.get("edgeloop", ""))[:40],
+    )
+
+
+def check_use(store: Store, version: StoreVersion, use: str) -> None:
+    """Raises StoreTooNew if this version of Edgeloop may not "read" or "write to" the store."""
+    oldest = version.oldest_reader if use == "read" else version.oldest_writer
+    if oldest > SCHEMA:
+        newer = f"Edgeloop {version.edgeloop}" if version.edgeloop else "a newer version"
+        raise StoreTooNew(
+            store=store.description, schema=version.schema, newer=newer, ours=SCHEMA, use=use
+        )
+
+
+def unversioned(store: Store) -> Store:
+    """The store itself, for those who upgrade it or repair its version."""
+    return store.unversioned if isinstance(store, VersionedStore) else store
+
+
+class VersionedStore(Store):
+    """A store whose version is looked at before it is first read, and before it is first written to
+    if it has not been read. That is one read for each process. An older one is brought up to date
+    by the first write, unless that would shut out versions that may be at work on it."""
+
+    def __init__(self, store: Store) -> None:
+        self.unversioned = store
+        self.blobs = store.blobs
+        self._version: StoreVersion | None = None
+        self._may_read = self._may_write = False
+
+    def begin_reading(self) -> None:
+        """Raises StoreTooNew. A store whose version cannot be read is read all the same: what is
+        wrong with it must be found."""
+        if self._may_read:
+            return
+        try:
+            self._version = read_version(self.unversioned)
+        except StoreRefused:  # a signature may be for some tables only
+            self._version = PRESENT
+        except StoreDamaged as error:
+            _LOG.warning("edgeloop: %s", error)
+        else:
+            check_use(self.unversioned, self._version, "read")
+        self._may_read = True
+
+    def begin_writing(self) -> None:
+        if self._may_write:
+            return
+        self.begin_reading()
+        version = self._version or read_version(self.unversioned)
+        check_use(self.unversioned, version, "write to")
+        if version.schema < SCHEMA:
+            self._bring_up_to_date(version)
+        self._may_write = True
+
+    def _bring_up_to_date(self, version: StoreVersion) -> None:
+        from edgeloop._version import __version__
+
+        store = self.unversioned
+        if version == StoreVersion() and not store.experiments():
+            raise_version(store, replace(PRESENT, edgeloop=__version__))
+            return
+        from edgeloop.store.upgrades import excludes, upgrade
+
+        if excludes(version):
+            raise StoreTooOld(store=self.description, schema=version.schema, ours=SCHEMA)
+        if sum(step.changed for step in upgrade(store)):
+            place, schema = self.description, SCHEMA
+            _LOG.warning("edgeloop: the store %s was brought to schema %d.", place, schema)
+
+    @property
+    def description(self) -> str:
+        return self.unversioned.description
+
+    def models(self, experiment: str) -> Table:
+        return self._versioned(self.unversioned.models(experiment))
+
+    def queue(self, experiment: str) -> Table:
+        return self._versioned(self.unversioned.queue(experiment))
+
+    def usage(self) -> Table:
+        return self._versioned(self.unversioned.usage())
+
+    def runners(self) -> Table:
+        return self._versioned(self.unversioned.runners())
+
+    def fleets(self) -> Table:
+        return self._versioned(self.unversioned.fleets())
+
+    def experiment_settings(self) -> Table:
+        return self._versioned(self.unversioned.experiment_settings())
+
+    def version(self) -> Table:
+        return self._versioned(self.unversioned.version())
+
+    def now(self) -> float:
+        return self.unversioned.now()
+
+    def experiments(self) -> list[str]:
+        self.begin_reading()
+        return self.unversioned.experiments()
+
+    def check(self) -> Iterator[str]:
+        self.begin_reading()
+        return self.unversioned.check()
+
+    def saved_rows(self) -> Iterator[tuple[str, Record]]:
+        self.begin_reading()
+        return self.unversioned.saved_rows()
+
+    def close(self) -> None:
+        self.unversioned.close()
+
+    def _versioned(self, table: Table) -> Table:
+        return _VersionedTable(table, self)
+
+
+class _VersionedTable(Table):
+    """A table that asks its store before it is read or written."""
+
+    def __init__(self, table: Table, store: VersionedStore) -> None:
+        self.unversioned = table
+        self._store = store
+        self.is_atomic = table.is_atomic
+
+    def get(self, key: str) -> Record | None:
+        self._store.begin_reading()
+        return self.unversioned.get(key)
+
+    def insert(self, key: str, values: Values) -> Record:
+        self._store.begin_writing()
+        return self.unversioned.insert(key, values)
+
+    def insert_many(self, rows: Iterable[tuple[str, Values]]) -> None:
+        self._store.begin_writing()
+        self.unversioned.insert_many(rows)
+
+    def update(self, record: Record, changes: Changes) -> Record:
+        self._store.begin_writing()
+        return self.unversioned.update(record, changes)
+
+    def update_with(
+        self, record: Record, changes: Changes, other: Table, rows: Mapping[str, Values | None]
+    ) -> Record:
+        self._store.begin_writing()
+        return self.unversioned.update_with(record, changes, _plain(other), rows)
+
+    def put(self, key: str, values: Values | None) -> None:
+        self._store.begin_writing()
+        self.unversioned.put(key, values)
+
+    def delete(self, record: Record) -> None:
+        self._store.begin_writing()
+        self.unversioned.delete(record)
+
+    def query(
+        self,
+        prefix: str = "",
+        *,
+        after: str = "",
+        where: Sequence[Condition] = (),
+        limit: int | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> Iterator[Record]:
+        self._store.begin_reading()
+        return self.unversioned.query(
+            prefix, after=after, where=where, limit=limit, columns=columns
+        )
+
+    def due(
+        self, now: float, about: Table, prefix: str, rank: Rank, crowd: int = 1
+    ) -> Iterator[tuple[Record, ReadRow]]:
+        self._store.begin_reading()
+        return self.unversioned.due(now, _plain(about), prefix, rank, crowd)
+
+    def marked(self, prefix: str, column: str) -> Iterator[Record]:
+        self._store.begin_reading()
+        return self.unversioned.marked(prefix, column)
+
+    def prioritized(self, below: float, finished: Sequence[str]) -> Iterator[Record]:
+        self._store.begin_reading()
+        return self.unversioned.prioritized(below, finished)
+
+    def drift(self, known: Mapping[str, str], mark: str = "") -> Drift:
+        self._store.begin_reading()
+        return self.unversioned.drift(known, mark)
+
+
+def _plain(table: Table) -> Table:
+    return table.unversioned if isinstance(table, _VersionedTable) else table
+
+
+def _is_schema(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
