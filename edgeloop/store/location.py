@@ -528,7 +528,9 @@ class VersionedStore(Store):
         if self._may_write:
             return
         self.begin_reading()
-        version = self._version or read_version(self.unversioned)
+        version = self._version
+        if version is None or version.schema < SCHEMA:  # it may have been upgraded meanwhile
+            version = read_version(self.unversioned)
         check_use(self.unversioned, version, "write to")
         if version.schema < SCHEMA:
             self._bring_up_to_date(version)
@@ -572,7 +574,7 @@ class VersionedStore(Store):
         return self._versioned(self.unversioned.experiment_settings())
 
     def version(self) -> Table:
-        return self._versioned(self.unversioned.version())
+        return self.unversioned.version()
 
     def now(self) -> float:
         return self.unversioned.now()
@@ -624,7 +626,7 @@ class _VersionedTable(Table):
         self, record: Record, changes: Changes, other: Table, rows: Mapping[str, Values | None]
     ) -> Record:
         self._store.begin_writing()
-        return self.unversioned.update_with(record, changes, _plain(other), rows)
+        return self.unversioned.update_with(record, changes, unversioned_table(other), rows)
 
     def put(self, key: str, values: Values | None) -> None:
         self._store.begin_writing()
@@ -652,7 +654,7 @@ class _VersionedTable(Table):
         self, now: float, about: Table, prefix: str, rank: Rank, crowd: int = 1
     ) -> Iterator[tuple[Record, ReadRow]]:
         self._store.begin_reading()
-        return self.unversioned.due(now, _plain(about), prefix, rank, crowd)
+        return self.unversioned.due(now, unversioned_table(about), prefix, rank, crowd)
 
     def marked(self, prefix: str, column: str) -> Iterator[Record]:
         self._store.begin_reading()
@@ -667,7 +669,7 @@ class _VersionedTable(Table):
         return self.unversioned.drift(known, mark)
 
 
-def _plain(table: Table) -> Table:
+def unversioned_table(table: Table) -> Table:
     return table.unversioned if isinstance(table, _VersionedTable) else table
 
 

@@ -15,6 +15,7 @@ from edgeloop.models.leases import Lease, Leases, Outcome
 from edgeloop.models.plan import REMEMBERED, SILENT_ATTEMPTS, default_plan, records_of
 from edgeloop.store import Changes, Record, Store, Table, Values
 from edgeloop.store.azure import AzureTable
+from edgeloop.store.location import unversioned, unversioned_table
 from edgeloop.store.sql import SqlTable
 from edgeloop.testing import MemoryStore, MemoryTable
 from tests.conftest import StoreUnderTest
@@ -402,6 +403,7 @@ def test_a_changed_priority_moves_waiting_work(farm: Farm) -> None:
 
 def edit_by_hand(models: Table, key: str, priority: object) -> None:
     """As with a tool that shows the table: it knows nothing of versions, hints or leases."""
+    models = unversioned_table(models)
     if isinstance(models, SqlTable):
         row = models.get(key)
         assert row is not None
@@ -493,7 +495,7 @@ def test_a_store_of_an_older_version_gets_the_index_of_priorities(
     make_store: Callable[[StoreUnderTest], Store],
 ) -> None:
     """And a claim uses it: it reads no row that has no priority of its own."""
-    farm = Farm(make_store(make_place(kind)))
+    farm = Farm(unversioned(make_store(make_place(kind))))
     assert isinstance(farm.models, SqlTable)
     farm.models.insert_many((f"m{n}", {"name": f"m{n}", "status": "new"}) for n in range(500))
     database = farm.models._database

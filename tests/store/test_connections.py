@@ -10,12 +10,13 @@ import pytest
 
 from edgeloop.errors import StoreUnavailable
 from edgeloop.store import Store, sql
+from edgeloop.store.location import unversioned
 from edgeloop.store.sql import SqlStore
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def store(request: pytest.FixtureRequest, make_place, make_store) -> Store:
-    return make_store(make_place(request.param))
+    return unversioned(make_store(make_place(request.param)))
 
 
 def test_a_forked_child_opens_connections_of_its_own(store: Store):

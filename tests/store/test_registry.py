@@ -11,6 +11,7 @@ import pytest
 from edgeloop.errors import BadSetting
 from edgeloop.settings import Settings
 from edgeloop.store import PluginLocation, Store, open_blobs, open_store, parse_location
+from edgeloop.store.location import unversioned
 from edgeloop.testing import MemoryStore
 
 OPENED: list[PluginLocation] = []
@@ -36,7 +37,7 @@ def plugins(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_plug_in_opens_the_urls_of_its_scheme(tmp_path: Path):
     location = parse_location("Shelf://u:SECRET@host/top?x=SECRET", "s3://files", tmp_path)
-    assert isinstance(open_store(location), MemoryStore)
+    assert isinstance(unversioned(open_store(location)), MemoryStore)
     assert [location] == OPENED
     assert isinstance(location, PluginLocation)
     assert location.url == "Shelf://u:SECRET@host/top?x=SECRET"

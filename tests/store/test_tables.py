@@ -11,6 +11,7 @@ import pytest
 
 from edgeloop.errors import EdgeloopError
 from edgeloop.store import Store, Table
+from edgeloop.store.location import unversioned
 from edgeloop.store.sql import SqlStore
 from edgeloop.testing import MemoryStore
 from edgeloop.testing.contracts.store import StoreContract
@@ -81,7 +82,7 @@ class TestTablesOfAStore(StoreContract):
 class TestTransactionsOfSqlite:
     @pytest.fixture
     def store(self, make_place: Callable[[str], StoreUnderTest], make_store: MakeStore) -> SqlStore:
-        store = make_store(make_place("sqlite"))
+        store = unversioned(make_store(make_place("sqlite")))
         assert isinstance(store, SqlStore)
         return store
 
