@@ -17,7 +17,8 @@ from edgeloop.cli.app import app
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs/reference/cli.md"
-OF_ALL_EXPERIMENTS = {"fleet status", "fleet scale", "fleet down"}  # a fleet serves several
+# A fleet serves several, and a store has one schema for all.
+OF_ALL_EXPERIMENTS = {"fleet status", "fleet scale", "fleet down", "store upgrade"}
 # These make or read files of this machine and open no store.
 WITHOUT_A_STORE = {
     *(f"service {verb}" for verb in ("install", "uninstall", "status")),

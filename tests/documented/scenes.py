@@ -21,6 +21,7 @@ from edgeloop.operate.fleet.records import (
     Fleets,
     FleetSpec,
 )
+from tests.store.older import restore_folder
 
 if TYPE_CHECKING:
     from tests.peers.azureml import AzureML
@@ -63,6 +64,11 @@ def damage(project: Path) -> None:
         database.execute(f"UPDATE edgeloop_rows SET data = '{{' WHERE {row}")
         database.execute("DELETE FROM edgeloop_rows WHERE key LIKE '%gentle-owl|convert'")
     (project / ".edgeloop/blobs/default/calm-heron/unet-w24.onnx").unlink()
+
+
+def old_store(project: Path) -> None:
+    """The store of a team that used an older version."""
+    restore_folder("d379839", project / ".edgeloop")
 
 
 _CONVERTED = {"quantized": True, "macs": 1, "params": 1, "shape": "[1]", "output_shape": "[1]"}
@@ -263,6 +269,7 @@ AZURE_SCENES: dict[str, Callable[[Path, AzureML], None]] = {
 SCENES: dict[str, Callable[[Path], None]] = {
     "free-sizes": free_sizes,
     "nets": nets,
+    "old-store": old_store,
     "converted": converted,
     "damage": damage,
     "fleet": fleet,

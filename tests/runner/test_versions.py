@@ -1,4 +1,4 @@
-"""A runner of the version before the restructuring beside one of this version, on one store.
+"""A runner of an older version beside one of this version, on one store.
 
 The old package comes from the history of this repository, so a clone without it must fetch it: in
 a tree without any history, EDGELOOP_OLD_PACKAGE names a folder that holds the old `edgeloop/`.
@@ -25,25 +25,29 @@ from tests.runner.conftest import Farm
 pytestmark = pytest.mark.soak
 
 REPOSITORY = Path(__file__).parents[2]
-# The last commit before modules were merged and moved.
-OLD_COMMIT = "565575e4f2e656c5d9ec2c89e2d2334f3c191ebd"
+# Two versions from before stores had a schema, with which docs/how-to/upgrade.md lets one share.
+OLD_COMMITS = (
+    "d3798397a82aaf9795cd9598cc2bb2a9b4392c4c",
+    "565575e4f2e656c5d9ec2c89e2d2334f3c191ebd",
+)
 GIVEN = os.environ.get("EDGELOOP_OLD_PACKAGE", "")  # read before tests clear such variables
 MODELS = 6
 LIMIT_S = 280.0
 
 
-@pytest.fixture(scope="module")
-def old_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", params=OLD_COMMITS, ids=lambda commit: commit[:7])
+def old_package(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the old `edgeloop/` in it."""
     if GIVEN:
         return Path(GIVEN)
     folder = tmp_path_factory.mktemp("old")
-    if _git("cat-file", "-e", f"{OLD_COMMIT}^{{commit}}").returncode:
+    commit = request.param
+    if _git("cat-file", "-e", f"{commit}^{{commit}}").returncode:
         _git("fetch", "--unshallow", "origin")  # of a shallow clone
-    archive = _git("archive", OLD_COMMIT, "edgeloop")
+    archive = _git("archive", commit, "edgeloop")
     if archive.returncode:
         reason = "; set EDGELOOP_OLD_PACKAGE to a folder with that version's edgeloop/"
-        pytest.fail(f"{OLD_COMMIT} is not in the history: {archive.stderr.decode()}{reason}")
+        pytest.fail(f"{commit} is not in the history: {archive.stderr.decode()}{reason}")
     subprocess.run(["tar", "-x", "-C", str(folder)], input=archive.stdout, check=True)
     return folder
 
