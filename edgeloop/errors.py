@@ -25,6 +25,7 @@
     │   ├── JobNameTaken        submit: runs/ has a job of that name
     │   ├── JobRunning          remove: the job is still running
     │   ├── ModelBusy           the row keeps changing, or its upload is in progress
+    │   ├── NotConverted        a model that is not converted for this toolchain (yet)
     │   ├── LeaseLost           a result whose lease token is no longer in the row
     │   └── SupervisorReplaced  a fleet whose record has the token of another supervisor
     ├── StoreError              the store
@@ -194,6 +195,11 @@ class JobRunning(Conflict):
 
 class ModelBusy(Conflict):
     """{name} is busy ({reason}): try again in a moment."""
+
+
+class NotConverted(Conflict):
+    """{model} is not converted for the toolchain {toolchain} yet: a runner that has it does that
+    first."""
 
 
 class LeaseLost(Conflict):

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import TracebackType
 
 from edgeloop.models.catalog import Catalog, Model, Uploaded
+from edgeloop.models.experiments import read_settings
 from edgeloop.models.leases import Leases
 from edgeloop.models.plan import default_plan
 from edgeloop.models.runners import Registry, RunnerEntry
@@ -231,6 +232,7 @@ class Workspace:
             lease_s=settings.lease_seconds,
             margin_s=settings.clock_margin_seconds,
             max_attempts=settings.max_attempts,
+            targets=lambda: read_settings(self.store, self.experiment).for_models(),
         )
 
     def runners(self) -> list[RunnerEntry]:

@@ -41,15 +41,18 @@ from edgeloop.models.columns import (
     matches,
     runs_of,
 )
+from edgeloop.models.experiments import read_settings
 from edgeloop.models.files import ModelFile, ModelFiles
 from edgeloop.models.plan import (
     UPLOAD,
     Plan,
     StageRecord,
+    Targets,
     holders_of,
     is_foreign,
     is_on,
     records_of,
+    retargeting,
     summary,
     utc,
 )
@@ -63,6 +66,7 @@ if TYPE_CHECKING:
 
 PARALLEL_MODELS = 4
 ENDED = ("complete", "error")
+NO_MODEL = (CANDIDATE, "uploading", "deleting")
 FEW = 32  # rows that are read one by one; from here on a query for all of their kind is quicker
 _OF_STAGES = ("quantized", "mean", "f1_onnx", "completed")
 Results = Mapping[str, Mapping[str, float]]  # conditions → values
@@ -190,7 +194,13 @@ class Catalog:
     @functools.cached_property
     def _uploader(self) -> Uploader:
         return Uploader(
-            self._store, self.experiment, self._plan, self._queue, self._node, self._clock
+            self._store,
+            self.experiment,
+            self._plan,
+            self._queue,
+            self._node,
+            self._clock,
+            lambda: read_settings(self._store, self.experiment).for_models(),
         )
 
     def upload(
@@ -266,29 +276,45 @@ class Catalog:
         Runners of ours that hold these stages lose their leases; the stages' files go too. Another
         tool that holds the row cannot be told: it would write its results beside the new ones.
         """
-        chosen = {self._plan[stage].name for stage in stages}
-        chosen = (
-            self._plan.and_those_after(chosen) if chosen else {s.name for s in self._plan.stages}
-        )
+        for stage in stages:
+            self._plan[stage]  # before the row is read: raises for one that there is not
+        cleared: set[str] = set()
 
         def clear(row: Record) -> Changes:
             self._refuse_half_made(row)
             self._refuse_foreign(row)
-            records = {key: r for key, r in records_of(row.values).items() if key not in chosen}
-            stages = [self._plan[stage] for stage in chosen]
-            columns = [column for stage in stages for column in (*stage.fills, *stage.clears)]
+            chosen = self._plan.chosen_in(row.values, stages)
+            cleared.clear()
+            cleared.update(stage.name for stage in chosen)
+            kept = {key: r for key, r in records_of(row.values).items() if key not in cleared}
+            columns = [column for stage in chosen for column in (*stage.fills, *stage.clears)]
             gone = dict.fromkeys([*columns, "completed", "error"])
             left = {key: value for key, value in row.values.items() if key not in gone}
             left["status"] = "new"
-            changes = summary(left, records, self._plan, self._clock())
+            changes = summary(left, kept, self._plan, self._clock())
             return {**{key: None for key in gone if key in row.values}, **changes}
 
-        patterns = [pattern for stage in chosen for pattern in self._plan[stage].artefacts]
-        stale = self.stored.stale(self.get(name), chosen, patterns)
+        first = self.get(name)
+        made_by = self._plan.chosen_in(first.values, stages)
+        patterns = [pattern for stage in made_by for pattern in stage.artefacts]
+        stale = self.stored.stale(first, {stage.name for stage in made_by}, patterns)
         _, after = self._change(name, clear)
         self._queue.restore(name, after.values)
         self._store.blobs.delete_unchanged(stale)  # results that came since then stay
-        return chosen
+        return cleared
+
+    def retarget(self, targets: Targets) -> int:
+        """Write for whom models are evaluated into every row that says something else; how many.
+        A complete model that a new device asks for has work again."""
+        count, text = 0, targets.text()
+        edit = retargeting(targets, self._plan, self._clock)
+        for row in self._models.query(columns=["targets", "status"]):
+            if row.values.get("status") in NO_MODEL or row.values.get("targets", "") == text:
+                continue
+            with contextlib.suppress(NoSuchModel):
+                before, after = self._change(row.key, edit)
+                count += before is not after
+        return count
 
     def failed_stages(self, row: Values) -> list[str]:
         """What a model in error could not do; empty where its row does not tell. What it has done

@@ -13,7 +13,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from edgeloop._util.values import range_text
@@ -45,11 +45,13 @@ LATENCY = "mean"
 DETERMINISTIC = "deterministic"  # in the column `runs`
 CANDIDATE = "candidate"  # status of a row that a search made, with no model file yet
 SEARCH_NODE = "edgeloop search"  # holds such a row: Archai would look for its model, and fail it
-BOOKKEEPING = frozenset({"stages", "results"})
+BOOKKEEPING = frozenset({"stages", "results", "targets"})
 _LISTS = frozenset({"shape", "output_shape"})  # Archai writes them as text
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _EXPERIMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _NUMBER = re.compile(r"0*([0-9]+)")
+_NOT_IN_COLUMNS = re.compile(r"[^A-Za-z0-9]")
+_PLACE = re.compile(r"_(on|for)_(?=[A-Za-z0-9])")
 _FIRST_SHOWN = {"running": 0, "error": 1, "failed": 1}
 
 
@@ -74,6 +76,7 @@ class Column:
         weight: Importance in the table of `status`: a narrow terminal leaves out the least
             important columns. None: shown only if `--columns` asks for it.
         width: Least width of a text there. None: shown in full or not at all.
+        suffix: End of the name, of a column that a further device has of its own.
     """
 
     name: str
@@ -91,6 +94,7 @@ class Column:
     group: Group = ""
     weight: int | None = None
     width: int | None = 12
+    suffix: str = ""
 
     def __post_init__(self) -> None:
         if not self.label:
@@ -112,8 +116,8 @@ class Column:
 
     def of(self, row: Row) -> float:
         """The number that people see; NaN if the row has no finite one: empty, `n/a`, infinity."""
-        if self.name == LATENCY:
-            return latency_ms(row)
+        if self.name == LATENCY + self.suffix:
+            return latency_ms(_unplaced(row, self.suffix) if self.suffix else row)
         return number(self.factor * number(row.get(self.name)))
 
     def text(self, value: float) -> str:
@@ -428,6 +432,12 @@ _OF_EDGELOOP = (
     ),
     Column("toolchain", "text", "what converted it: qnn, or snpe for boards"),
     Column(
+        "compiled",
+        "text",
+        "the chips that something was compiled for; `!` marks one whose compiler refused it",
+        stage="convert",
+    ),
+    Column(
         "recovery",
         "json",
         "steps tried to recover accuracy lost to quantization, with their scores",
@@ -652,6 +662,7 @@ _OF_EDGELOOP = (
     ),
     Column("arch", "json", "the architecture, where a search made it"),
     Column("results", "json", "results of searches, by their conditions"),
+    Column("targets", "json", "for which devices and toolchains its experiment evaluates it"),
     Column("stages", "json", "Edgeloop's record of each stage: leases, attempts, files"),
 )
 register_columns(_OF_EDGELOOP)
@@ -669,19 +680,60 @@ ESTIMATE_COLUMNS = (
 
 
 def column_of(name: str) -> Column:
-    """The column of this name, as stored or as shown. Another tool's has neither unit nor goal."""
+    """The column of this name, as stored or as shown: `mean_on_htp_x_elite` is `mean` of a further
+    device. Another tool's has neither unit nor goal."""
     stored = column_named(name)
-    return COLUMNS.get(stored) or Column(stored, "unknown", "")
+    if stored in COLUMNS:
+        return COLUMNS[stored]
+    base, suffix = split_place(stored)
+    if not suffix:
+        return Column(stored, "unknown", "")
+    declared, place = COLUMNS[base], suffix[1:].replace("_", " ", 1)
+    return replace(
+        declared,
+        name=stored,
+        meaning=f"{declared.meaning}; {place}",
+        label=f"{declared.label}, {place}",
+        short="",
+        shown=declared.shown and declared.shown + suffix,
+        weight=None,
+        stage="",
+        is_result=False,
+        suffix=suffix,
+    )
 
 
 def column_named(name: str) -> str:
     """The stored name of a column: both `latency_ms`, as tables show it, and `mean` are valid."""
-    return _NAMES_SHOWN.get(name, name)
+    base, suffix = split_place(name, _NAMES_SHOWN)
+    return _NAMES_SHOWN.get(base, base) + suffix
+
+
+def place_suffix(word: str, place: str) -> str:
+    """How names of columns end that a further device (`on`) or toolchain (`for`) has of its own.
+    Azure takes letters, digits and underscores."""
+    return f"_{word}_{_NOT_IN_COLUMNS.sub('_', place)}"
+
+
+def split_place(name: str, names: Collection[str] | None = None) -> tuple[str, str]:
+    """The plain name of a column, and the end that `place_suffix` gave it, if it has one."""
+    known = COLUMNS if names is None else names
+    for match in _PLACE.finditer(name):
+        base, suffix = name[: match.start()], name[match.start() :]
+        if base in known:
+            return base, suffix
+    return name, ""
 
 
 def column_names() -> list[str]:
     """Every name that options accept: as stored, then as shown."""
     return [*COLUMNS, *_NAMES_SHOWN]
+
+
+def _unplaced(row: Row, suffix: str) -> Row:
+    """The columns of a further device, under their plain names."""
+    ends = ((name, value) for name, value in row.items() if name.endswith(suffix))
+    return {name.removesuffix(suffix): value for name, value in ends}
 
 
 def number(value: object) -> float:

@@ -17,9 +17,10 @@ After every step the row names complete files. What a dead machine leaves over i
 and does not show.
 
 Archai's runner takes the first file that matches `.*\\.onnx` for the float model, and `model.dlc`
-and `model.quant.dlc` for conversions by SNPE. So results with `.onnx` in their names, for example a
-quantized model, are stored as `net.quant~onnx`. Conversions by SNPE get the names that it expects,
-and those of other toolchains never do.
+and `model.quant.dlc` for conversions by SNPE. A result such as `net.quant.onnx` keeps its name,
+since it is listed behind `net.onnx`; one that would be listed before it becomes `net.abc~onnx`. So
+do all in the hidden folder, which comes first. Conversions by SNPE get the names that Archai
+expects, and those of other toolchains never do.
 """
 
 from __future__ import annotations
@@ -241,12 +242,14 @@ class ModelFiles:
             {k: name for k, name in _hidden(row, token).items() if name in names} if row else {}
         )
         hidden, folder = f"{ATTEMPTS_FOLDER}/{token}/", self._folder(model)
+        uploaded = _upload_key(row) if row else ""
         taken = _named(row)
         created = {}
         for key, name in hidden_names.items():
             place = f"{folder}/{key}"
             content = content_of(name, place)
-            created[key] = self._create(model, key.removeprefix(hidden), content, taken, place)
+            stored = _published_name(key.removeprefix(hidden), uploaded)
+            created[key] = self._create(model, stored, content, taken, place)
         plain = {key: created_key for key, created_key in created.items() if created_key}
 
         def rename(row: Record) -> Changes | None:
@@ -397,13 +400,26 @@ def _models_of(record: StageRecord) -> list[str]:
 
 
 def stored_name(name: str, toolchain: str = "") -> str:
-    """The name of a result in the store: one that Archai takes for what it is, or for nothing."""
+    """The name of a result in an attempt's folder: one that Archai takes for what it is, or for
+    nothing."""
     stored = name.replace(".onnx", "~onnx")
     if not stored.endswith(".dlc") or ".classes." in stored:
         return stored
     if toolchain == ARCHAI_TOOLCHAIN:
         return "model.quant.dlc" if stored.endswith(".quant.dlc") else "model.dlc"
     return stored.replace(".dlc", "~dlc") if stored in _OF_ARCHAI else stored
+
+
+def _upload_key(row: Record) -> str:
+    """Where the model's own file is, below its folder."""
+    name = str(row.values.get("model_name") or "")
+    return records_of(row.values).get(UPLOAD, StageRecord()).files.get(name, name)
+
+
+def _published_name(stored: str, uploaded: str) -> str:
+    """The name of a result beside the upload. Archai takes the first ONNX file that is listed."""
+    readable = stored.replace("~onnx", ".onnx")
+    return readable if uploaded.endswith(".onnx") and readable > uploaded else stored
 
 
 def _named(row: Record | None) -> set[str]:

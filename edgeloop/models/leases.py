@@ -24,9 +24,26 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from edgeloop.errors import BadInput, LeaseLost, RowChanged, RowDamaged, RowTooLarge
+from edgeloop.errors import (
+    BadInput,
+    Conflict,
+    LeaseLost,
+    RowChanged,
+    RowDamaged,
+    RowTooLarge,
+)
 from edgeloop.models.columns import Edit, change_row
-from edgeloop.models.plan import Plan, Stage, StageRecord, node_text, records_of, summary
+from edgeloop.models.plan import (
+    NOT_AVAILABLE,
+    Plan,
+    Stage,
+    StageRecord,
+    Targets,
+    node_text,
+    records_of,
+    retargeting,
+    summary,
+)
 from edgeloop.models.queue import GRAB_SECONDS, OWN, Hint, Queue, rank_of
 from edgeloop.store import Changes, Record, Table, Value, merged
 
@@ -123,9 +140,12 @@ class Leases:
         margin_s: float = 15.0,
         max_attempts: int = 3,
         clock: Callable[[], float] = time.time,
+        targets: Callable[[], Targets | None] = lambda: None,
     ) -> None:
+        """`targets` reads for whom models are evaluated; None: rows are left as they are."""
         self._models = models
         self._plan = plan
+        self._targets = targets
         self._queue = Queue(hints, plan, margin_s)
         self._lease_s = lease_s
         self._margin_s = margin_s
@@ -428,8 +448,9 @@ class Leases:
             f"{stage.name}: gave up after {attempts} attempts; the last, on "
             f"{record.owner or 'a machine'}, ended without a result or a reason"
         )
+        failed = self._failed(row, stage, records[stage.name], reason, rests=True)
         with contextlib.suppress(RowChanged):
-            self._update(row, self._summary(row, records, {"error": reason}, resting=True))
+            self._update(row, self._summary(row, records, failed.columns, failed.rests))
 
     # What the holder of a lease does.
 
@@ -490,9 +511,9 @@ class Leases:
         attempt, or at once if another attempt could only end the same way (`is_final`)."""
 
         def note(row: Record, held: StageRecord) -> _Settled:
-            error = {"error": _clean(f"{lease.stage}: {reason}")}
+            error = _clean(f"{lease.stage}: {reason}")
             rests = is_final or held.attempts >= self._max_attempts
-            return _Settled(held.settled(), error, rests)
+            return self._failed(row, self._plan[lease.stage], held.settled(), error, rests)
 
         return self._settle(lease, note)
 
@@ -527,10 +548,22 @@ class Leases:
 
         def note(row: Record, held: StageRecord) -> _Settled:
             passed = replace(held.settled(), attempts=held.attempts - 1, silent=held.silent + 1)
-            error = {"error": _clean(f"{lease.stage}: {reason}")}
-            return _Settled(passed, error, not passed.has_attempts_left(self._max_attempts))
+            error = _clean(f"{lease.stage}: {reason}")
+            rests = not passed.has_attempts_left(self._max_attempts)
+            return self._failed(row, self._plan[lease.stage], passed, error, rests)
 
         return self._settle(lease, note)
+
+    def _failed(
+        self, row: Record, stage: Stage, record: StageRecord, error: str, rests: bool
+    ) -> _Settled:
+        """A model rests in error, except for what only a further device asks of it: that device
+        gets `n/a`, and the others continue."""
+        columns: dict[str, Value | None] = {"error": error}
+        if rests and self._plan.is_further(row.values, stage):
+            columns |= dict.fromkeys(stage.fills, NOT_AVAILABLE)
+            rests = False
+        return _Settled(record, columns, rests)
 
     def _settle(self, lease: Lease, settle: Callable[[Record, StageRecord], _Settled]) -> Record:
         def edit(row: Record) -> Changes | None:
@@ -581,15 +614,26 @@ class Leases:
         return summary(row.values, records, self._plan, self._clock(), columns, resting)
 
     def sweep(self) -> None:
-        """Add every missing hint, from the rows, and show those that are hidden for no reason. A
-        drain ends with this, then looks again."""
-        self._queue.sweep(self._models, self._clock())
+        """Add every missing hint, from the rows, and show those that are hidden for no reason. Rows
+        that another tool made learn for whom they are evaluated. A drain ends with this, then looks
+        again."""
+        targets = self._targets()
+        edit = None if targets is None else retargeting(targets, self._plan, self._clock)
+
+        def renewed(row: Record) -> Record:
+            changed = None
+            if edit is not None:
+                with contextlib.suppress(BadInput, Conflict, RowDamaged, RowTooLarge):
+                    changed = change_row(self._models, row.key, edit, row, self._update)
+            return changed[1] if changed else row
+
+        self._queue.sweep(self._models, self._clock(), renewed)
 
     def sweep_if_due(self, interval_s: float) -> bool:
         """Not more often than that by this runner, nor by all runners together."""
         self._idle_sweep_at = time.monotonic() + IDLE_SWEEP_SECONDS
         self._busy_sweep_at = time.monotonic() + BUSY_SWEEP_SECONDS
-        return self._queue.sweep_if_due(self._models, self._clock(), interval_s)
+        return self._queue.sweep_if_due(self._clock(), interval_s, self.sweep)
 
 
 def _clean(reason: str) -> str:

@@ -11,13 +11,20 @@
 
 Latency is the mean in milliseconds, so quick models come first. A row's own priority comes
 before all of these; among rows of the same one, and among the stages of a row, they decide.
+
+A row's `targets` say which devices its experiment has. A model goes through the device stages on
+the primary one, whose results fill the plain columns. On each further device it goes through
+`benchmark DEVICE` and `f1_1k DEVICE`, which fill columns of their own, such as
+`mean_on_htp_x_elite`. It is converted once per toolchain that these devices take: by `convert`, and
+by `convert TOOLCHAIN` for each one that comes later.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -29,9 +36,10 @@ from edgeloop.models.columns import (
     is_true,
     mean_latency_ms,
     own_priority,
+    place_suffix,
     runs_of,
 )
-from edgeloop.store import Changes, Value, Values, merged
+from edgeloop.store import Changes, Record, Value, Values, merged
 
 Priority = Callable[[Values], float]
 
@@ -41,6 +49,87 @@ ARCHAI_TOOLCHAIN = "snpe"  # what Archai converts with
 UPLOAD = "upload"  # an upload is held like a stage, so that two people cannot fill one name
 LAST_MOMENT = 253_402_300_799.0  # the end of the year 9999: later times cannot be shown
 MOST_ATTEMPTS = 1_000_000
+NOT_AVAILABLE = "n/a"  # as old tables say it where a device has no such result
+FOR = "for"  # in names of columns of a further conversion: `quantized_for_snpe`
+
+Parts = tuple[int, int]  # how many there are, and how many there should be
+
+
+@dataclass(frozen=True)
+class DeviceTarget:
+    """A type of device that models are evaluated on, the toolchain whose files it runs, and the
+    chip to compile for; empty where nothing is compiled."""
+
+    device: str
+    toolchain: str
+    chip: str = ""
+
+
+@dataclass(frozen=True)
+class Targets:
+    """For whom a model is evaluated. The results of the `primary` device fill the plain columns.
+    `forms` are conversions beyond those that the devices need, as toolchain and chip."""
+
+    primary: str = ""
+    devices: tuple[DeviceTarget, ...] = ()
+    forms: tuple[tuple[str, str], ...] = ()
+
+    def __getitem__(self, device: str) -> DeviceTarget | None:
+        return next((target for target in self.devices if target.device == device), None)
+
+    @property
+    def toolchains(self) -> tuple[str, ...]:
+        """All that convert for it, that of the primary device first."""
+        first = [target.toolchain for target in self.devices if target.device == self.primary]
+        others = [target.toolchain for target in self.devices]
+        return tuple(dict.fromkeys([*first, *others, *(toolchain for toolchain, _ in self.forms)]))
+
+    def chips(self, toolchain: str) -> tuple[str, ...]:
+        """The chips that this toolchain compiles for."""
+        of_devices = [each.chip for each in self.devices if each.toolchain == toolchain]
+        of_forms = [chip for name, chip in self.forms if name == toolchain]
+        return tuple(dict.fromkeys(filter(None, [*of_devices, *of_forms])))
+
+    def text(self) -> str:
+        """The column."""
+        content: dict[str, object] = {"primary": self.primary} if self.primary else {}
+        if self.devices:
+            content["devices"] = {d.device: form_text(d.toolchain, d.chip) for d in self.devices}
+        if self.forms:
+            content["forms"] = [form_text(*form) for form in self.forms]
+        return json.dumps(content) if content else ""
+
+
+def form_text(toolchain: str, chip: str) -> str:
+    return f"{toolchain}:{chip}" if chip else toolchain
+
+
+def targets_of(row: Values) -> Targets:
+    """The one place where the column is read; what cannot be read is not there."""
+    text = row.get("targets")
+    return _parsed_targets(str(text)) if filled(text) else _NO_TARGETS
+
+
+@functools.lru_cache(maxsize=64)  # the same text in every row of an experiment
+def _parsed_targets(text: str) -> Targets:
+    try:
+        content = json.loads(text)
+        devices, forms = content.get("devices", {}), content.get("forms", [])
+        return Targets(
+            primary=str(content.get("primary", "")),
+            devices=tuple(DeviceTarget(str(d), *_form(each)) for d, each in devices.items()),
+            forms=tuple(_form(each) for each in forms),
+        )
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return _NO_TARGETS
+
+
+def _form(text: object) -> tuple[str, str]:
+    toolchain, _, chip = str(text).partition(":")
+    return toolchain, chip
+
+
+_NO_TARGETS = Targets()
 
 
 @dataclass(frozen=True)
@@ -65,6 +154,11 @@ class Stage:
         enough: Whether more runs would only repeat the first.
         in_benchmark_only: Whether models uploaded with `--benchmark-only` go through it.
         uses_all_cpus: Whether runners of one machine do it in turns.
+        on_further: Whether it is done on further devices, too.
+        parts: What may be added to it later: context binaries for chips.
+        kind: Of one for a further device or toolchain: the registered stage that it is one of.
+        target: And that device or toolchain.
+        suffix: And the end of the names of its columns.
     """
 
     name: str
@@ -80,41 +174,127 @@ class Stage:
     enough: Callable[[Values], bool] | None = None
     in_benchmark_only: bool = False
     uses_all_cpus: bool = False
+    on_further: bool = False
+    parts: Callable[[Values], Parts] | None = None
+    kind: str = ""
+    target: str = ""
+    suffix: str = ""
 
     @property
     def is_on_device(self) -> bool:
         return self.capability.startswith("device")
 
+    @property
+    def converts(self) -> bool:
+        return self.capability == CONVERTS
+
     def progress(self, row: Values) -> int:
         """How many runs are done; each commit must raise it."""
         if self.count is not None:
             return self.count(row)
+        if not self.is_usable(row):
+            return 0
+        return 1 if self.parts is None else 1 + self.parts(row)[0]
+
+    def is_usable(self, row: Values) -> bool:
+        """Whether there is a result that later stages can work with: parts may still be missing."""
+        if self.count is not None:
+            return self.is_done(row)
         values = [row.get(column) for column in self.fills]  # `quantized` may be False
-        return int(all(filled(value) and value is not False for value in values))
+        return all(filled(value) and value is not False for value in values)
 
     def is_done(self, row: Values) -> bool:
-        is_enough = self.enough is not None and self.enough(row)
-        return is_enough or self.progress(row) >= self.runs
+        if self.enough is not None and self.enough(row):
+            return True
+        if self.fills and all(row.get(column) == NOT_AVAILABLE for column in self.fills):
+            return True  # a further device or toolchain that could not do it
+        lacking = 0
+        if self.parts is not None:
+            made, wanted = self.parts(row)
+            lacking = max(0, wanted - made)
+        return self.progress(row) >= self.runs and not lacking
+
+    def view(self, row: Values) -> Values:
+        """The row as the function of the registered stage reads it: with the columns of this
+        device or toolchain under their plain names."""
+        if not self.suffix:
+            return row
+        own = _placed_columns(self.converts)
+        view = {name: value for name, value in row.items() if name not in own}
+        for name in own:
+            if name + self.suffix in row:
+                view[name] = row[name + self.suffix]
+        return view
+
+    def place(self, columns: Changes, row: Values) -> dict[str, Value | None]:
+        """The way back, for a result. What all devices share is kept where the row has none."""
+        if not self.suffix:
+            return dict(columns)
+        own = {*_placed_columns(self.converts), "toolchain"}  # this one is the main conversion's
+        placed = {n + self.suffix: v for n, v in columns.items() if n in own - {"toolchain"}}
+        shared = {n: v for n, v in columns.items() if n not in own and not filled(row.get(n))}
+        return {**shared, **placed}
 
 
 @dataclass(frozen=True)
 class Plan:
     stages: tuple[Stage, ...]
+    _placed: dict[str, Stage] = field(default_factory=dict, repr=False, compare=False)
 
     def __getitem__(self, name: str) -> Stage:
         for stage in self.stages:
             if stage.name == name:
                 return stage
+        kind, _, target = name.partition(" ")
+        for stage in self.stages:
+            if target and stage.name == kind and (stage.converts or stage.on_further):
+                return self._of(stage, target)
         names = ", ".join(stage.name for stage in self.stages)
         raise BadInput(reason=f"there is no stage {name!r}; the stages are {names}")
 
     def __contains__(self, name: object) -> bool:
-        return any(stage.name == name for stage in self.stages)
+        with contextlib.suppress(BadInput):
+            return bool(self[str(name)])
+        return False
 
     def for_model(self, row: Values) -> Iterator[Stage]:
-        """The stages this model goes through."""
+        """The stages this model goes through. A stage comes after those that it needs."""
         short = is_true(row.get("benchmark_only"))
-        return (stage for stage in self.stages if stage.in_benchmark_only or not short)
+        targets, primary = targets_of(row), primary_of(row)
+        converting = main_toolchain(row)
+        further = [each.device for each in targets.devices if primary and each.device != primary]
+        for stage in self.stages:
+            if short and not stage.in_benchmark_only:
+                continue
+            yield stage
+            if stage.converts and converting:
+                for toolchain in targets.toolchains:
+                    if toolchain != converting:
+                        yield self._of(stage, toolchain)
+            elif stage.on_further:
+                for device in further:
+                    if self._can_have_form(row, targets[device]):
+                        yield self._of(stage, device)
+
+    def _can_have_form(self, row: Values, target: DeviceTarget | None) -> bool:
+        """Whether conversion for a device has not failed for good."""
+        form = self._form_for(row, target)
+        return form is None or not form.suffix or row.get(form.fills[0]) != NOT_AVAILABLE
+
+    def _form_for(self, row: Values, target: DeviceTarget | None) -> Stage | None:
+        """The stage that makes what a device runs."""
+        main = next((stage for stage in self.stages if stage.converts), None)
+        if main is None or target is None or main_toolchain(row) in ("", None, target.toolchain):
+            return main
+        return self._of(main, target.toolchain)
+
+    def _of(self, stage: Stage, target: str) -> Stage:
+        """A registered stage for a further toolchain or device."""
+        name = f"{stage.name} {target}"
+        placed = self._placed.get(name)
+        if placed is None:
+            placed = self._placed[name] = _placed(stage, target, name)
+        return placed
 
     def capabilities(self, on_device: bool, benchmark_only: bool = False) -> tuple[str, ...]:
         """The capabilities that stages ask of a device, or of the machine itself."""
@@ -123,11 +303,14 @@ class Plan:
         return tuple(dict.fromkeys(stage.capability for stage in chosen))
 
     def capability(self, row: Values, stage: Stage) -> str:
-        """What a runner must have. All device stages of a model run on one type of device, the one
-        that benchmarked it first: numbers of two types do not belong in one row."""
-        device = row.get("device")
-        pinned = stage.is_on_device and filled(device)
-        return f"{stage.capability}@{device}" if pinned else stage.capability
+        """What a runner must have: the toolchain that converts, or the type of device. Numbers of
+        two types never stand in one column."""
+        target = stage.target
+        if not target and stage.is_on_device:
+            target = primary_of(row)
+        elif not target and stage.converts:
+            target = main_toolchain(row) or ""
+        return f"{stage.capability}@{target}" if target else stage.capability
 
     def is_complete(self, row: Values) -> bool:
         return all(stage.is_done(row) for stage in self.for_model(row))
@@ -136,11 +319,56 @@ class Plan:
         """Whether the stage is still to be done and nothing it needs is missing."""
         if stage not in self.for_model(row) or stage.is_done(row):
             return False
-        return all(self[name].is_done(row) for name in stage.needs)
+        return self.has_what_it_needs(row, stage)
+
+    def has_what_it_needs(self, row: Values, stage: Stage) -> bool:
+        return all(self._needed(row, stage, name).is_usable(row) for name in stage.needs)
+
+    def _needed(self, row: Values, stage: Stage, name: str) -> Stage:
+        """The stage behind a name in `needs`: that of the same device, or of its toolchain."""
+        needed = self[name]
+        if needed.converts:
+            device = stage.target or primary_of(row)
+            return self._form_for(row, targets_of(row)[device]) or needed
+        return self._of(needed, stage.target) if stage.target and needed.on_further else needed
+
+    def title(self, row: Values, stage: Stage) -> str:
+        """What people read: `convert snpe`, `benchmark htp:qcs8550`, or the plain name where any
+        machine or device may do it."""
+        _, _, target = self.capability(row, stage).partition("@")
+        return f"{stage.kind or stage.name} {target}" if target else stage.name
+
+    def is_further(self, row: Values, stage: Stage) -> bool:
+        """Whether a model can do without it: it serves only devices beside the primary one."""
+        if not stage.target:
+            return False
+        primary = targets_of(row)[primary_of(row)]
+        return not stage.converts or primary is None or primary.toolchain != stage.target
 
     def priority(self, row: Values, stage: Stage) -> float:
         priority = own_priority(row)
-        return stage.priority(row) if priority is None else priority
+        return stage.priority(stage.view(row)) if priority is None else priority
+
+    def chosen_in(self, row: Values, names: Collection[str]) -> list[Stage]:
+        """The stages of a row that these names mean, and those that use their results. A plain
+        name means the stage for all devices and toolchains; without names, all are meant."""
+        chosen = {name: self[name] for name in names}
+        every = {stage.name: stage for stage in (*self.for_model(row), *self.stages)}
+        every |= {name: self[name] for name in records_of(row) if name in self}
+        if not names:
+            return list(every.values())
+        kinds = self.and_those_after({name for name, stage in chosen.items() if not stage.target})
+        after = self.and_those_after({stage.kind for stage in chosen.values() if stage.target})
+        affected = {stage.target for stage in chosen.values() if stage.target}
+        affected |= {t.device for t in targets_of(row).devices if t.toolchain in affected}
+
+        def is_chosen(stage: Stage) -> bool:
+            if stage.name in chosen or (stage.kind or stage.name) in kinds:
+                return True
+            device = stage.target or (primary_of(row) if stage.is_on_device else "")
+            return device in affected and (stage.kind or stage.name) in after
+
+        return [stage for stage in every.values() if is_chosen(stage)]
 
     def and_those_after(self, names: set[str]) -> set[str]:
         """These stages, and those that must be done again with them: they use their results."""
@@ -149,6 +377,75 @@ class Plan:
             if affected.intersection(stage.needs):
                 affected.add(stage.name)
         return affected
+
+
+def _placed(stage: Stage, target: str, name: str) -> Stage:
+    word = FOR if stage.converts else "on"
+    suffix = place_suffix(word, target)
+    shell = replace(stage, name=name, kind=stage.name, target=target, suffix=suffix, count=None)
+    count, enough = stage.count, stage.enough
+    own = _placed_columns(stage.converts)
+    fills = ("quantized",) if stage.converts else stage.fills
+    return replace(
+        shell,
+        fills=tuple(column + suffix for column in fills),
+        clears=tuple(c + suffix for c in (*stage.fills, *stage.clears) if c in own),
+        artefacts=(),
+        count=None if count is None else lambda row: count(shell.view(row)),
+        enough=None if enough is None else lambda row: enough(shell.view(row)),
+        parts=functools.partial(compiled_parts, toolchain=target) if stage.converts else None,
+    )
+
+
+@functools.cache
+def _placed_columns(converts: bool) -> frozenset[str]:
+    """The columns that a further toolchain, or a further device, has of its own."""
+    if converts:
+        return _OF_A_FORM
+    stages = {stage.name for stage in STAGES.values() if stage.is_on_device}
+    return frozenset(column.name for column in COLUMNS.values() if column.stage in stages)
+
+
+def primary_of(row: Values) -> str:
+    """The type of device whose results fill the plain columns; empty: whichever comes first. A
+    model that Archai converted has files for SNPE, and Archai may be about to benchmark it."""
+    device, targets = row.get("device"), targets_of(row)
+    if filled(device):
+        return str(device)
+    if is_converted_by_archai(row):
+        boards = [each.device for each in targets.devices if each.toolchain == ARCHAI_TOOLCHAIN]
+        return boards[0] if boards else ARCHAI_TOOLCHAIN
+    return targets.primary
+
+
+def main_toolchain(row: Values) -> str | None:
+    """What `convert` converts with, or has converted with. Empty: the runner's own choice, or not
+    known of an old row. None: the row of a model that no device has asked for."""
+    if is_converted_by_archai(row):
+        return ARCHAI_TOOLCHAIN
+    if is_true(row.get("quantized")):
+        return str(row.get("toolchain") or "")
+    return next(iter(_in_order(row)), None)
+
+
+def _in_order(row: Values) -> tuple[str, ...]:
+    targets = targets_of(row)
+    primary = primary_of(row)
+    return replace(targets, primary=primary).toolchains if primary else targets.toolchains
+
+
+def compiled_parts(row: Values, toolchain: str | None = None) -> Parts:
+    """For how many of the chips that were asked for a conversion has something compiled."""
+    main = main_toolchain(row)
+    name = "compiled" if toolchain is None else "compiled" + place_suffix(FOR, toolchain)
+    wanted = targets_of(row).chips((main or "") if toolchain is None else toolchain)
+    compiled = compiled_for(row.get(name))
+    return len(compiled.intersection(wanted)), len(wanted)
+
+
+def compiled_for(value: Value | None) -> frozenset[str]:
+    """The chips in the column `compiled`; those that refused the model have a mark."""
+    return frozenset(chip.lstrip("!") for chip in str(value or "").split())
 
 
 STAGES: dict[str, Stage] = {}
@@ -176,6 +473,23 @@ def default_plan(benchmark_runs: int = 5) -> Plan:
     return Plan(tuple(stages))
 
 
+CONVERTS = "quantize"  # the capability of conversion
+_OF_A_FORM = frozenset(
+    {
+        "quantized",
+        "precision",
+        "calibration",
+        "compiled",
+        "notes",
+        "recovery",
+        "f1_before_recovery",
+        "f1_after_recovery",
+        "peak_memory_bytes",
+        "weight_bytes",
+    }
+)
+
+
 def _by_latency(factor: float) -> Priority:
     return lambda row: 100 + factor * mean_latency_ms(row)
 
@@ -201,6 +515,7 @@ _BUILT_IN = (
         artefacts=("*.dlc", "*.info.csv"),
         in_benchmark_only=True,
         uses_all_cpus=True,
+        parts=compiled_parts,
     ),
     Stage(
         "benchmark",
@@ -212,9 +527,10 @@ _BUILT_IN = (
         count=lambda row: len(runs_of(row)),
         enough=is_deterministic,
         in_benchmark_only=True,
+        on_further=True,
     ),
     _f1("f1_onnx", "onnx", lambda row: 60, ()),
-    _f1("f1_1k", "device-accuracy", _by_latency(1), _MEASURED),
+    replace(_f1("f1_1k", "device-accuracy", _by_latency(1), _MEASURED), on_further=True),
     _f1("f1_1k_f", "device-float", _by_latency(10), _MEASURED),
     _f1("f1_10k", "device-accuracy", _by_latency(100), _MEASURED),
 )
@@ -360,6 +676,21 @@ def summary(
         changes["completed"] = utc(now)
         changes["error"] = None
     return changes
+
+
+def retargeting(
+    targets: Targets, plan: Plan, clock: Callable[[], float]
+) -> Callable[[Record], Changes | None]:
+    """The edit that writes for whom a model is evaluated."""
+
+    def edit(row: Record) -> Changes | None:
+        records = records_of(row.values)
+        if row.values.get("targets", "") == targets.text() or is_foreign(row.values, records):
+            return None
+        columns = {"targets": targets.text() or None}
+        return summary(row.values, records, plan, clock(), columns)
+
+    return edit
 
 
 def utc(now: float) -> str:

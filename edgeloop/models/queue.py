@@ -23,13 +23,11 @@ from dataclasses import dataclass, replace
 from edgeloop.errors import EdgeloopError, RowChanged, RowDamaged, RowExists
 from edgeloop.models.columns import CANDIDATE, bounded_priority, own_priority
 from edgeloop.models.plan import (
-    ARCHAI_TOOLCHAIN,
     UPLOAD,
     Plan,
     Records,
     Stage,
     StageRecord,
-    is_converted_by_archai,
     is_foreign,
     records_of,
 )
@@ -184,17 +182,19 @@ class Queue:
         for row in rows:
             yield from self._wanted(row.key, row.values)
 
-    def sweep(self, models: Table, now: float) -> None:
+    def sweep(
+        self, models: Table, now: float, renewed: Callable[[Record], Record] = lambda row: row
+    ) -> None:
         """Put in every hint that is missing, and show those that are hidden for longer than the row
         says: by a machine whose clock was wrong, or whose last write got lost. Runners repair other
-        stale hints when they meet them."""
+        stale hints when they meet them. `renewed` is what becomes of each row before."""
         present = {
             hint.key: hint if _is_hidden(hint, now) else None for hint in self._hints.query()
         }
         unfinished = [Condition("status", "!=", status) for status in FINISHED]
 
         def missing() -> Iterator[tuple[str, Values]]:
-            for record in models.query(where=unfinished):
+            for record in map(renewed, models.query(where=unfinished)):
                 for key, values in self._wanted(record.key, record.values):
                     if key not in present:
                         yield key, values
@@ -203,10 +203,10 @@ class Queue:
 
         self._hints.insert_many(missing())
 
-    def sweep_if_due(self, models: Table, now: float, interval_s: float) -> bool:
+    def sweep_if_due(self, now: float, interval_s: float, sweep: Callable[[], None]) -> bool:
         """Sweep, unless a runner has within that time: one look at a note spares the store as many
         full reads as there are idle runners. Where a sweep takes long, it is made less often."""
-        return self.in_turn(SWEPT, now, interval_s, lambda: self.sweep(models, now))
+        return self.in_turn(SWEPT, now, interval_s, sweep)
 
     def in_turn(self, key: str, now: float, interval_s: float, work: Callable[[], None]) -> bool:
         """Do work that one runner does for all, unless it was done within that time. The longer it
@@ -268,7 +268,7 @@ class Queue:
             else _rank_text(explicit) + OWN + _rank_text(natural)
         )
         uploaded = str(row.get("model_date") or "")[:19]
-        capability = plain_key(capability_of(row, stage, self._plan))
+        capability = plain_key(self._plan.capability(row, stage))
         return f"{capability}|{rank}|{plain_key(uploaded)}|{plain_key(name)}|{stage.name}"
 
     def _show(self, hint: Record, values: Values) -> None:
@@ -319,16 +319,6 @@ def free_at(record: StageRecord, margin_s: float) -> float:
     0 if it has neither."""
     lease_end = record.expires + margin_s if record.is_held else 0.0
     return max(lease_end, record.not_before)
-
-
-def capability_of(row: Values, stage: Stage, plan: Plan) -> str:
-    """What a runner must have for it. A model that Archai converted has files for SNPE only: other
-    devices cannot run it."""
-    capability = plan.capability(row, stage)
-    is_open = stage.is_on_device and capability == stage.capability
-    if is_open and is_converted_by_archai(row):
-        return f"{capability}@{ARCHAI_TOOLCHAIN}"
-    return capability
 
 
 _NEVER = StageRecord()

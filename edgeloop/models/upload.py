@@ -39,7 +39,16 @@ from edgeloop.errors import (
 )
 from edgeloop.models.columns import CANDIDATE, SEARCH_NODE, check_model_name, check_priority
 from edgeloop.models.files import ARCHITECTURE, ContentDigest, check_file_name, file_chunks
-from edgeloop.models.plan import UPLOAD, Plan, StageRecord, records_of, summary, utc, with_records
+from edgeloop.models.plan import (
+    UPLOAD,
+    Plan,
+    StageRecord,
+    Targets,
+    records_of,
+    summary,
+    utc,
+    with_records,
+)
 from edgeloop.models.queue import Queue
 from edgeloop.store import Changes, Record, Store, Table, Value, Values, check_blob_key, merged
 
@@ -88,7 +97,9 @@ class Uploader:
         queue: Queue,
         node: str,
         clock: Callable[[], float] = time.time,
+        targets: Callable[[], Targets] = Targets,
     ) -> None:
+        self._targets = targets
         self._where = store.description
         self._blobs = store.blobs
         self._models = store.models(experiment)
@@ -184,7 +195,8 @@ class Uploader:
             files = {name: f"{place}{name}" for name in stored}
             records = records_of(row.values)
             records[UPLOAD] = replace(records[UPLOAD].settled(), files=files, sha256=sha256)
-            changes = summary(row.values, records, self._plan, self._clock())
+            columns = {"targets": self._targets().text() or None}
+            changes = summary(row.values, records, self._plan, self._clock(), columns)
             self._queue.update(self._models, row, changes)
         except BaseException:
             self.take_back(row)

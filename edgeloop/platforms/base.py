@@ -149,7 +149,8 @@ class Versioned(Protocol):
 @dataclass(frozen=True)
 class Converted:
     """The files that conversion made, by the names they get in the model's folder. `memory` is
-    what the model as it was quantized needs; None where the toolchain does not know."""
+    what the model as it was quantized needs; None where the toolchain does not know. `refused` are
+    chips whose compiler does not take it, while others do."""
 
     info: GraphInfo
     precision: str  # as in the table: a8w8, …, or mixed: and the digest of the plan
@@ -157,6 +158,7 @@ class Converted:
     quantized: str  # its name in `files`
     notes: tuple[str, ...] = field(default=())
     memory: DeployedMemory | None = None
+    refused: tuple[str, ...] = ()
 
     @property
     def memory_or_guess(self) -> DeployedMemory | None:

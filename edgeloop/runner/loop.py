@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,9 +22,10 @@ from types import FrameType
 
 from edgeloop._util.files import kept_in_use
 from edgeloop._util.system import announced_memory, limit_heaps
-from edgeloop.errors import BadInput, DeviceUnavailable, StoreError
+from edgeloop.errors import BadInput, DeviceUnavailable, EdgeloopError, StoreError
 from edgeloop.models.columns import is_true, matches_any
-from edgeloop.models.plan import Plan
+from edgeloop.models.experiments import read_settings, register_devices
+from edgeloop.models.plan import CONVERTS, DeviceTarget, Plan
 from edgeloop.models.runners import Registry
 from edgeloop.platforms import (
     DEFAULT_PLATFORM,
@@ -43,6 +44,7 @@ from edgeloop.platforms import (
     open_device,
     open_toolchain,
     platform_of,
+    platforms,
 )
 from edgeloop.runner.coordinator import (
     IDLE_WORK_S,
@@ -159,10 +161,13 @@ def run(
             only=_models_to_take(workspace, options),
             cpus=cpus,
         )
-        crew = _open_crew(context, options, task, opened)
-        toolchain = crew[0].equipment.toolchain.name
+        opened_crew = _open_crew(context, options, task, opened)
+        crew = opened_crew.workers
+        _register(workspace, opened_crew, note)
         waits = not (options.once or options.drain)
-        presence = Presence(workspace, crew, toolchain, options.subset, report, waits)
+        presence = Presence(
+            workspace, crew, options.subset, report, opened_crew.cannot, says_waiting=waits
+        )
         health.watch(crew, lambda: "it is stopping" if stopping.is_set() else presence.not_ready())
         idle_work = IdleWork(on_idle, note, options.idle_work_s)
         # In the registry until the end: the runner is shown while it gives its stages back.
@@ -174,6 +179,20 @@ def run(
                 summary = drain_summary(workspace, can, options.subset)
                 report(RunnerEvent("drained", text=str(summary), summary=summary))
         return _totals(crew, stopping, has_abandoned)
+
+
+def _register(workspace: Workspace, crew: Crew, note: Callable[[str], None]) -> None:
+    """Tell the experiment what the devices here take, so that quantizers convert for them; and say
+    which of the conversions that it asks for this machine leaves to others."""
+    store, experiment = workspace.store, workspace.experiment
+    before = read_settings(store, experiment)
+    settings = register_devices(store, experiment, crew.devices) if crew.devices else before
+    targets = settings.for_models()
+    if settings != before:
+        workspace.catalog.retarget(targets)
+    for toolchain in targets.toolchains:
+        if toolchain in crew.cannot:
+            note(f"Conversion with {toolchain} is left to others: {crew.cannot[toolchain]}")
 
 
 def _totals(crew: list[Worker], stopping: _Stopping, has_abandoned: bool) -> RunTotals:
@@ -309,70 +328,101 @@ class _WithoutRepetition:
         self._report(event)
 
 
-# The crew: toolchain, devices and the workers for them.
+# The crew: toolchains, devices and the workers for them.
+
+
+@dataclass(frozen=True)
+class Crew:
+    """The workers of a runner, that of the machine itself first. `devices` are what it serves, and
+    `cannot` says why this machine does not convert with a toolchain."""
+
+    workers: list[Worker]
+    devices: tuple[DeviceTarget, ...]
+    cannot: Mapping[str, str]
 
 
 def _open_crew(
     context: RunnerContext, options: RunnerOptions, task: Task, opened: ExitStack
-) -> list[Worker]:
+) -> Crew:
     """The host does the machine's own stages. It is measured as a device itself only where it is
     the only one: its times must not be mixed with a chip's."""
     settings = context.workspace.settings
     expanded = (each for name in options.devices for each in named_devices(name, settings))
     names = list(dict.fromkeys(expanded))
-    toolchain = _open_toolchain(names, options, settings, opened)
+    served = [name for name in names if name != HOST] or names
+    chosen = _chosen_toolchain(served, options, settings)
+    converters, cannot = _open_converters(served, chosen, options, settings, opened)
     devices, host = _open_devices(names, settings, opened)
-    equipment = _equipment(options, task, toolchain, host, devices)
-    plan = context.workspace.plan
-    crew = [Worker(context, equipment, _host_capabilities(plan, options))]
     if HOST in names and not devices:
         devices = [host]
+    equipment = _equipment(options, task, converters, host, devices)
+    plan = context.workspace.plan
+    able = [name for name in converters if name not in cannot]
+    workers = [Worker(context, equipment, _host_capabilities(plan, able, options))]
     for device in devices:
         sessions = DeviceSessions(Backoff(settings.board_patience_seconds))
+        toolchain = converters[chosen or converter_of(device.name)]
         for hand, session in enumerate(_sessions_of(device)):
             worker = Worker(
                 context,
-                replace(equipment, device=session),
+                replace(equipment, device=session, toolchain=toolchain),
                 _device_capabilities(plan, device, toolchain.name, options),
                 served_device=device.name,
                 hand=hand if isinstance(device, SharedDevice) else None,
                 sessions=sessions,
             )
-            crew.append(worker)
-    return crew
+            workers.append(worker)
+    targets = tuple(
+        DeviceTarget(device_type(each), chosen or converter_of(each.name), each.chip)
+        for each in devices
+    )
+    return Crew(workers, tuple(dict.fromkeys(targets)), cannot)
 
 
-def chosen_toolchain(names: list[str], options: RunnerOptions, settings: Settings) -> str:
-    """The toolchain that was asked for, else the one that the devices need. A model is converted
-    once, so all devices of a runner must take the same files."""
-    needed = {name: converter_of(name) for name in names}
+def _chosen_toolchain(names: list[str], options: RunnerOptions, settings: Settings) -> str:
+    """The one toolchain that was asked for; empty: what devices and models need."""
     chosen = options.toolchain or settings.toolchain
-    chosen = chosen or next(iter(needed.values()), DEFAULT_PLATFORM)
-    for name, toolchain in needed.items():
-        if toolchain == chosen:
-            continue
-        other = next((other for other in names if needed[other] == chosen), "")
-        if not other:
-            raise BadInput(reason=f"{name} needs the toolchain {toolchain}, not {chosen!r}")
-        reason = (
-            f"{name} runs models of the toolchain {toolchain}, and {other} those of {chosen}: "
-            "start a runner for each, on separate experiments"
-        )
-        raise BadInput(reason=reason)
+    for name in names:
+        if chosen and converter_of(name) != chosen:
+            reason = f"{name} needs the toolchain {converter_of(name)}, not {chosen!r}"
+            raise BadInput(reason=reason)
     return chosen
 
 
-def _open_toolchain(
-    names: list[str], options: RunnerOptions, settings: Settings, opened: ExitStack
-) -> CachingToolchain:
-    name = chosen_toolchain(names, options, settings)
-    toolchain = CachingToolchain(open_toolchain(name, settings))
-    opened.callback(toolchain.close)
-    if options.quantize:
-        find_platform(name).check_toolchain(settings)
-    if isinstance(options.precision, PrecisionPlan):
-        check_mixes(toolchain)
-    return toolchain
+def _open_converters(
+    names: list[str], chosen: str, options: RunnerOptions, settings: Settings, opened: ExitStack
+) -> tuple[dict[str, CachingToolchain], dict[str, str]]:
+    """The toolchains of this machine, by name: the one that was asked for, or those of its devices
+    and all others that it has. And why it cannot convert with some of them."""
+    needed = [chosen] if chosen else [converter_of(name) for name in names]
+    first = dict.fromkeys(needed or [DEFAULT_PLATFORM])
+    others = [p.name for p in platforms() if p.has_toolchain and not chosen and options.quantize]
+    converters: dict[str, CachingToolchain] = {}
+    cannot: dict[str, str] = {}
+    for name in dict.fromkeys([*first, *others]):
+        try:
+            toolchain = CachingToolchain(open_toolchain(name, settings))
+        except EdgeloopError as error:
+            if name in first:
+                raise
+            cannot[name] = str(error)
+            continue
+        opened.callback(toolchain.close)
+        converters[name] = toolchain
+        try:
+            if options.quantize:
+                find_platform(name).check_toolchain(settings)
+                if isinstance(options.precision, PrecisionPlan):
+                    check_mixes(toolchain)
+                if options.recover:
+                    check_toolchain(toolchain, name)
+        except EdgeloopError as error:
+            if name in first and (chosen or not names):
+                raise
+            cannot[name] = str(error)
+    if options.quantize and names and all(name in cannot for name in first) and options.recover:
+        check_toolchain(converters[next(iter(first))], next(iter(first)))
+    return converters, cannot
 
 
 def _open_devices(
@@ -400,20 +450,26 @@ def _open_devices(
 def _equipment(
     options: RunnerOptions,
     task: Task,
-    toolchain: Toolchain,
+    converters: Mapping[str, Toolchain],
     host: Device,
     devices: list[Device],
 ) -> Equipment:
     """That of the machine's own worker."""
-    if options.recover and options.quantize:
-        check_toolchain(toolchain, toolchain.name)
+    toolchain = next(iter(converters.values()))
     calibration = TensorsTask(options.calibration) if options.calibration else None
     return Equipment(
         toolchain=toolchain,
         host=host,
         task=task,
         device=host,
-        chips=tuple(dict.fromkeys(device.chip for device in devices if device.chip)),
+        converters=converters,
+        chips=tuple(
+            dict.fromkeys(
+                device.chip
+                for device in devices
+                if device.chip and converter_of(device.name) == toolchain.name
+            )
+        ),
         precision=options.precision,
         sizes=options.sizes,
         calibration=calibration,
@@ -438,9 +494,14 @@ def _sessions_of(device: Device) -> list[Device]:
     return [device, *(device.open_session() for _ in range(device.sessions - 1))]
 
 
-def _host_capabilities(plan: Plan, options: RunnerOptions) -> tuple[str, ...]:
+def _host_capabilities(
+    plan: Plan, toolchains: Sequence[str], options: RunnerOptions
+) -> tuple[str, ...]:
+    """Conversion is a capability for each toolchain, and one for models that ask for none."""
     every = plan.capabilities(on_device=False, benchmark_only=options.benchmark_only)
-    return tuple(one for one in every if options.quantize or one != "quantize")
+    if not options.quantize or not toolchains:
+        return tuple(one for one in every if one != CONVERTS)
+    return (*every, *(f"{CONVERTS}@{name}" for name in toolchains))
 
 
 def _device_capabilities(

@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -69,11 +69,13 @@ class Presence:
         self,
         workspace: Workspace,
         crew: Sequence[Worker],
-        toolchain: str,
         subset: Sequence[str],
         report: Callable[[RunnerEvent], None],
+        cannot: Mapping[str, str] | None = None,
         says_waiting: bool = True,
     ) -> None:
+        """`cannot`: why this machine does not convert with some toolchains, by their names."""
+        self._cannot = cannot or {}
         self._workspace = workspace
         self._crew = crew
         self._report = report
@@ -97,7 +99,7 @@ class Presence:
             host=socket.gethostname(),
             pid=os.getpid(),
             version=__version__,
-            toolchain=toolchain,
+            toolchain=crew[-1].equipment.toolchain.name,
             subset=" ".join(subset),
             task=crew[0].equipment.task.name if "onnx" in crew[0].capabilities else "",
         )
@@ -434,12 +436,10 @@ def _reason(workspace: Workspace, row: Values, capabilities: Collection[str]) ->
         return f"held by {row.get('node')}, which is not an Edgeloop runner"
     ours = [stage for stage in free if plan.capability(row, stage) in capabilities]
     if ours:
-        return f"ready for {ours[0].name}, to be tried again soon"
+        return f"ready for {plan.title(row, ours[0])}, to be tried again soon"
     if owners:
         shown = ", ".join(owners[:MOST_NAMES])
         return f"in work at {shown}{' and others' if len(owners) > MOST_NAMES else ''}"
     if not free:
         return "with no stage that is ready"
-    _, _, device = plan.capability(row, free[0]).partition("@")
-    where = f" on {device}" if device else ""
-    return f"waiting for {free[0].name}{where}, which this runner does not do"
+    return f"waiting for {plan.title(row, free[0])}, which this runner does not do"

@@ -45,6 +45,7 @@ from edgeloop.errors import (
     ModelFailed,
     ModelRefused,
     NoSuchPrecision,
+    NotConverted,
     NotFound,
     StoreError,
     WorkerFailed,
@@ -61,6 +62,7 @@ from edgeloop.workspace import Workspace
 
 HAND_IN_PATIENCE_S = 300.0
 HEARTBEAT_END_S = 2.0
+NOT_CONVERTED_DELAY_S = 15.0
 LOOK_AGAIN_S = 2.5  # by then an idle runner would have taken what is left
 
 # The machine, its device or the store failed: the attempt does not count.
@@ -85,7 +87,9 @@ Ending = Literal["done", "failed", "released"]
 def store_and_commit(workspace: Workspace, leases: Leases, lease: Lease, result: Result) -> None:
     """Files first; the row only while the lease holds. Repeating it does no harm."""
     stored = workspace.catalog.stored
-    toolchain = str(result.columns.get("toolchain") or "")
+    stage = workspace.plan[lease.stage]
+    further = stage.target if stage.converts else ""
+    toolchain = further or str(result.columns.get("toolchain") or "")
     keys = stored.put_attempt(lease.model, lease.token, result.files, toolchain)
     sha256 = {name: sha256_of(path) for name, path in result.files.items()}
     leases.commit(lease, Outcome(result.columns, keys, sha256))
@@ -435,10 +439,10 @@ class Worker:
         with prepared.held:
             try:
                 self._begin_in_turn(prepared)
-                in_turns = self._workspace.plan[work.stage].uses_all_cpus
-                turn = self._context.cpus.turn(self._stopping) if in_turns else None
+                stage = self._workspace.plan[work.stage]
+                turn = self._context.cpus.turn(self._stopping) if stage.uses_all_cpus else None
                 with turn or contextlib.nullcontext():
-                    result = perform(work, self.equipment)
+                    result = perform(work, self.equipment, stage)
                 self._hand_in(prepared, result)
             except LeaseLost as error:
                 if prepared.heartbeat.lease.queued:  # an idle runner took it before it began
@@ -455,7 +459,7 @@ class Worker:
                     return True
                 self._settle(prepared.heartbeat.lease, error)
                 is_ending = self._stopping.is_set() and isinstance(error, DeviceUnavailable)
-                is_ours = isinstance(error, (*INFRASTRUCTURE, *FOR_OTHERS))
+                is_ours = isinstance(error, (*INFRASTRUCTURE, *FOR_OTHERS, NotConverted))
                 text = "given back" if is_ending else str(error) or type(error).__name__
                 self._say("released" if is_ours else "failed", work, began_s, text)
             else:
@@ -552,6 +556,8 @@ class Worker:
                 self.ended["unreachable"] += 1
                 self._context.report(RunnerEvent("note", text=str(error)))
                 self._leases.release(lease)
+            elif isinstance(error, NotConverted):  # the next sweep asks for the conversion
+                self._leases.release(lease, NOT_CONVERTED_DELAY_S)
             elif isinstance(error, INFRASTRUCTURE):
                 self._back_off(error)
                 self._leases.release(lease)  # at once: another machine may do better

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from edgeloop.models.leases import Leases
 from edgeloop.models.plan import default_plan
-from edgeloop.models.queue import capability_of
 from edgeloop.models.runners import RunnerDevice, RunnerEntry
 from edgeloop.operate.fleet.demand import (
     Demand,
@@ -120,7 +119,7 @@ def claimed(store: Store, experiment: str, rows: Mapping[str, Values]) -> dict[s
     leases().sweep()
     while lease := leases().claim(EVERYTHING, "test:runner"):
         row = rows[lease.model]
-        group = group_of(capability_of(row, PLAN[lease.stage], PLAN))
+        group = group_of(PLAN.capability(row, PLAN[lease.stage]))
         found.setdefault(group, Counter())[lease.stage] += 1
     return found
 

@@ -100,7 +100,7 @@ def test_an_accepted_result_lies_under_its_name_and_nothing_else_is_left(farm: F
     assert farm.shown == {"net.quant.onnx": "one", "net.dlc": "one"}
     farm.publish(lease, "one")
     assert set(blobs_of(farm.store)) == {
-        *("default/net/net.onnx", "default/net/net.quant~onnx", "default/net/net.dlc")
+        *("default/net/net.onnx", "default/net/net.quant.onnx", "default/net/net.dlc")
     }
     assert farm.shown == {"net.quant.onnx": "one", "net.dlc": "one"}
 
@@ -152,7 +152,7 @@ def test_an_attempt_that_wakes_up_late_cannot_replace_a_newer_result(farm: Farm)
 
 def test_a_name_that_is_taken_is_left_alone_and_the_row_names_another(farm: Farm):
     """What an old attempt created after the reset, before anybody else."""
-    for name in ("net.dlc", "net.quant~onnx"):
+    for name in ("net.dlc", "net.quant.onnx"):
         farm.store.blobs.put(f"default/net/{name}", b"old")
     lease = farm.claim()
     farm.commit(lease, "new")

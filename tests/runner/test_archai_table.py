@@ -123,7 +123,7 @@ def test_models_of_archai_are_evaluated_and_those_it_converted_are_left_to_it(
         assert kind in {file.name for file in ours.model("from-archai").files()}
 
     stored = {blob.removeprefix(f"{EXPERIMENT}/from-edgeloop/") for blob in theirs.list_blobs()}
-    assert {"unet-w8.onnx", "unet-w8.quant~onnx", "unet-w8.layers.csv"} <= stored
+    assert {"unet-w8.onnx", "unet-w8.quant.onnx", "unet-w8.layers.csv"} <= stored
     assert not [name for name in stored if ".attempts" in name]
     files = {file.name for file in ours.model("from-edgeloop").files()}
     assert "unet-w8.quant.onnx" in files and not [name for name in files if "~" in name]

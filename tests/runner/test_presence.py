@@ -37,7 +37,7 @@ def test_a_waiting_runner_says_whom_it_serves_and_is_seen_until_it_ends(
         store = workspace.store
         place = f"experiment 'default' of {store.description}"
         assert f"Serving {place}: benchmark on host." in output
-        waiting = "1 waiting for convert, which this runner does not do"
+        waiting = "1 waiting for convert qnn, which this runner does not do"
         assert f"Waiting for work in {place}: {waiting}." in output
         killed.kill()
         killed.communicate(timeout=60)

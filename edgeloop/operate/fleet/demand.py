@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from edgeloop.models.plan import Plan, StageRecord, is_foreign, records_of
-from edgeloop.models.queue import FINISHED, capability_of, free_at, is_claimable, plain_key
+from edgeloop.models.queue import FINISHED, free_at, is_claimable, plain_key
 from edgeloop.models.runners import RunnerDevice, RunnerEntry
 from edgeloop.store import Condition, Table, Values, after_prefix
 from edgeloop.workspace import Workspace
@@ -244,12 +244,11 @@ def _stage_work(row: Values, plan: Plan, margin_s: float, max_attempts: int) -> 
     is_resting = row.get("status") in FINISHED
     is_lost = is_foreign(row, records)  # a former holder of a lease cannot write any more
     since = _seconds(row.get("since")) or _seconds(row.get("model_date")) or 0.0
-    done = {stage.name for stage in plan.stages if stage.is_done(row)}
     for stage in plan.for_model(row):
-        if stage.name in done:
+        if stage.is_done(row):
             continue
         record = records.get(stage.name, _NEVER)
-        is_ready = is_open and done.issuperset(stage.needs)
+        is_ready = is_open and plan.has_what_it_needs(row, stage)
         is_queued = record.queued and is_ready
         is_held = record.is_held and not is_lost and (is_queued or not record.queued)
         if is_resting and not is_held:
@@ -257,7 +256,7 @@ def _stage_work(row: Values, plan: Plan, margin_s: float, max_attempts: int) -> 
         is_free = is_ready and record.has_attempts_left(max_attempts)
         yield StageWork(
             stage.name,
-            group_of(capability_of(row, stage, plan)),
+            group_of(plan.capability(row, stage)),
             since,
             free_at(record, margin_s) if is_free else math.inf,
             record.expires + margin_s if is_held else 0.0,
@@ -314,7 +313,6 @@ def _counted_hints(
     are pinned to: capabilities follow each other in the order of keys, and of each only as much is
     read as matters."""
     counts: dict[str, Counter[str]] = {}
-    names = {stage.name for stage in plan.stages}
     kinds = {stage.capability for stage in plan.stages}
     others = {f"{kind}|" for kind in kinds if not kind.startswith(DEVICE)}
     for prefix in sorted({DEVICE} | others):
@@ -323,7 +321,7 @@ def _counted_hints(
             for hint in page:
                 after, capability = hint.key, hint.key.partition("|")[0]
                 states = counts.setdefault(capability, Counter())
-                is_known = hint.key.rpartition("|")[2] in names
+                is_known = hint.key.rpartition("|")[2] in plan
                 states[_hint_state(hint.values, now) if is_known else "unknown"] += 1
             if len(page) < size:
                 break

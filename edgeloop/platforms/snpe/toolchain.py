@@ -166,9 +166,6 @@ class SnpeToolchain:
         chips: tuple[str, ...] = (),
     ) -> Converted:
         options = _options(precision, self._sdk.major)
-        if chips:
-            reason = "the toolchain snpe makes no context binaries for chips: use qnn for those"
-            raise BadInput(reason=reason)
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".convert-") as name:
             place = Path(name).resolve()

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from edgeloop.errors import ModelFailed, NoSuchPrecision
+from edgeloop.models.plan import NOT_AVAILABLE
 from edgeloop.platforms import Device, GivesClasses, GraphInfo, Kind, device_type
 from edgeloop.platforms.batching import (
     BATCH,
@@ -43,7 +44,6 @@ from edgeloop.tasks import (
     write_score_files,
 )
 
-NOT_AVAILABLE = "n/a"  # as old tables say it where a device has no such result
 COMPARED = ("f1_1k", "f1_1k_f")
 _BATCH_BYTES = 64 * 1024**2  # of outputs; a few batches exist at any time
 
@@ -75,7 +75,8 @@ def accuracy(work: Assignment, equipment: Equipment) -> Result:
             reason = "the task tensors compares with the float model, in f1_1k and f1_1k_f"
             return Result({work.stage: NOT_AVAILABLE}, {}, f"{work.stage} n/a: {reason}")
         return compare_with_float(work, equipment, info, chosen.task)
-    if test.kind == "quantized" and work.row.get("calibration") == "random":
+    calibration = work.calibration(equipment.toolchain.name)
+    if test.kind == "quantized" and calibration == "random":
         reason = "it was calibrated on random images; reset convert, with a dataset"
         return Result({work.stage: NOT_AVAILABLE}, {}, f"{work.stage} n/a: {reason}")
     device = equipment.host if test.on_host else equipment.device
@@ -178,7 +179,9 @@ def _scored(
     few = equipment.sizes.curve
     maps = None
     if isinstance(device, GivesClasses) and metric_of(task) == "f1" and len(samples) > few:
-        maps = work.find(device.class_artefacts[kind]) if kind in device.class_artefacts else None
+        maps = None
+        if kind in device.class_artefacts:
+            maps = work.find(device.class_artefacts[kind], equipment.toolchain.name)
     scorer = IllustratedScorer(scorer_of(task, curves=maps is None), len(samples))
     if maps is None or not isinstance(device, GivesClasses):
         return run_test(task, device, model, info, kind, samples, scorer=scorer), scorer

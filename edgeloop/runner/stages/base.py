@@ -4,6 +4,7 @@ so that a lost lease can never leave half a result."""
 from __future__ import annotations
 
 import hashlib
+import shutil
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -11,11 +12,12 @@ from functools import cached_property
 from pathlib import Path
 from pkgutil import resolve_name
 
-from edgeloop.errors import BadInput, EdgeloopError, NotFound, UnusableModel
+from edgeloop.errors import BadInput, EdgeloopError, NotConverted, NotFound, UnusableModel
 from edgeloop.graph.count import LayerTiming, add_times
 from edgeloop.graph.info import shapes_from
 from edgeloop.graph.isolated import graph_pool
-from edgeloop.models.plan import STAGES
+from edgeloop.models.columns import place_suffix
+from edgeloop.models.plan import FOR, STAGES, Stage, records_of
 from edgeloop.platforms import (
     DEFAULT_PRECISION,
     AttributesLatency,
@@ -34,7 +36,7 @@ from edgeloop.platforms import (
     is_converted,
 )
 from edgeloop.settings import cache_folder
-from edgeloop.store import Changes, Values
+from edgeloop.store import Changes, Value, Values
 from edgeloop.tasks import (
     Samples,
     TakesOutputs,
@@ -95,12 +97,14 @@ class CachingToolchain:
 
 @dataclass(frozen=True)
 class Equipment:
-    """The tools of a worker. Its device stages run on `device`; `host` is always there."""
+    """The tools of a worker. Its device stages run on `device`, which takes what `toolchain` makes;
+    `host` is always there. `converters` are all toolchains of this machine, by name."""
 
     toolchain: Toolchain
     host: Device
     task: Task
     device: Device
+    converters: Mapping[str, Toolchain] = field(default_factory=dict)
     chips: tuple[str, ...] = ()
     precision: Precision | PrecisionPlan = DEFAULT_PRECISION
     sizes: Sizes = field(default_factory=Sizes)
@@ -120,6 +124,7 @@ class Assignment:
     row: Values
     files: Mapping[str, Path]
     folder: Path
+    target: str = ""  # the further toolchain that it is converted with; empty: the main one
 
     @cached_property
     def onnx(self) -> Path:
@@ -127,6 +132,19 @@ class Assignment:
         that was uploaded, or a copy of the same name in the stage's folder."""
         path, shapes = self.uploaded, shapes_from(self.row.get("shapes"))
         return graph_pool().prepare(path, shapes, self.folder / "prepared")
+
+    @cached_property
+    def named_onnx(self) -> Path:
+        """The model under the name that the files of this conversion begin with."""
+        if not self.target:
+            return self.onnx
+        return Path(shutil.copyfile(self.onnx, self.onnx.with_name(f"{self.stem}.onnx")))
+
+    @property
+    def stem(self) -> str:
+        """What the names of files begin with that conversion makes: a further toolchain's have its
+        name in theirs."""
+        return f"{self.uploaded.stem}.{self.target}" if self.target else self.uploaded.stem
 
     @property
     def uploaded(self) -> Path:
@@ -139,15 +157,37 @@ class Assignment:
 
     @property
     def toolchain(self) -> str:
-        """What converted it; rows of older versions do not say so, their files do."""
+        """What `convert` converted it with; rows of older versions do not say so, their files
+        do."""
         return str(self.row.get("toolchain") or "") or converted_by(self.files)
 
-    def find(self, suffix: str) -> Path | None:
+    def conversion(self, toolchain: str) -> frozenset[str] | None:
+        """The names of the files that this toolchain made; None if it has not converted it."""
+        records = records_of(self.row)
+        for name, record in records.items():
+            stage = STAGES.get(name.partition(" ")[0])
+            made_by = name.partition(" ")[2] or self.toolchain
+            is_its = stage is not None and stage.converts and made_by in ("", toolchain)
+            if is_its and record.files:
+                return frozenset(record.files)
+        return frozenset(self.files) if self.toolchain in ("", toolchain) else None
+
+    def calibration(self, toolchain: str) -> Value | None:
+        """What it was calibrated on for this toolchain."""
+        is_main = self.toolchain in ("", toolchain)
+        return self.row.get("calibration" + ("" if is_main else place_suffix(FOR, toolchain)))
+
+    def find(self, suffix: str, toolchain: str = "") -> Path | None:
         """The file that conversion made with this ending, if it made one."""
-        matching = [p for n, p in self.files.items() if n.endswith(suffix) and _is_whole(n, suffix)]
+        made = self.conversion(toolchain) if toolchain else None
+        matching = {
+            name: path
+            for name, path in self.files.items()
+            if name.endswith(suffix) and _is_whole(name, suffix) and (made is None or name in made)
+        }
         if len(matching) < 2:
-            return matching[0] if matching else None
-        return self.files.get(f"{self.uploaded.stem}{suffix}")
+            return next(iter(matching.values()), None)
+        return matching.get(f"{self.uploaded.stem}{suffix}")
 
     def artefact(self, suffix: str, toolchain: str) -> Path:
         """The file that a device runs, by its suffix; without one the uploaded model.
@@ -157,14 +197,9 @@ class Assignment:
         """
         if not suffix:
             return self.onnx
-        if self.toolchain not in ("", toolchain):
-            reason = (
-                f"{self.model} was converted with {self.toolchain}, and this device needs "
-                f"{toolchain}: 'edgeloop reset {self.model} --stage convert', with a runner of the "
-                f"toolchain {toolchain}"
-            )
-            raise BadInput(reason=reason)
-        path = self.find(suffix) if self.files else None
+        if self.conversion(toolchain) is None:
+            raise NotConverted(model=self.model, toolchain=toolchain)
+        path = self.find(suffix, toolchain) if self.files else None
         if path is None:
             reason = (
                 f"{self.model} has no quantized model (*{suffix}); reset it to convert it again"
@@ -182,11 +217,18 @@ class Result:
     summary: str
 
 
-def perform(work: Assignment, equipment: Equipment) -> Result:
-    """Do one stage, with the function that the plan names."""
-    function = resolve_name(STAGES[work.stage].work)
-    result: Result = function(work, equipment)
-    return result
+def perform(work: Assignment, equipment: Equipment, stage: Stage | None = None) -> Result:
+    """Do one stage, with the function that the plan names. For a further device or toolchain it
+    sees the row as that one's, and its results get places of their own."""
+    stage = stage or STAGES[work.stage]
+    function = resolve_name(stage.work)
+    target = stage.target if stage.converts else ""
+    view = replace(work, row=stage.view(work.row), stage=stage.kind or stage.name, target=target)
+    result: Result = function(view, equipment)
+    files = result.files
+    if stage.target and not stage.converts:
+        files = {f"{Path(n).stem}{stage.suffix}{Path(n).suffix}": p for n, p in files.items()}
+    return replace(result, columns=stage.place(result.columns, work.row), files=files)
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ def recovered(
     files: Mapping[str, Path] = {}
     if recovery.is_better:
         place = work.folder / "recovered"
-        files = tool.compile(recovery.quantized, work.onnx.name, place, equipment.chips)
+        files = tool.compile(recovery.quantized, f"{work.stem}.onnx", place, equipment.chips)
     metric = metric_of(scored) if scored else "sqnr_db"
     record = {
         "metric": metric,
