@@ -160,13 +160,18 @@ def runner(
     where it stopped. SIGTERM or the first Ctrl-C finishes the current stage if --grace is enough,
     else gives it back, and exits with 0 or, after Ctrl-C, 130; the second one stops at once.
 
+    Models are converted for the devices that runners of the experiment have, with every toolchain
+    that this machine has. A dataset that the experiment names ('edgeloop experiment set') is
+    fetched from the store, and comes before --dataset.
+
     Without a dataset, models are calibrated on --calibration or on random inputs, and compared with
     their float form instead of scored (task tensors). So are models that do not fit the task of the
     dataset, unless --task names it: then they fail.
 
     With --drain, and on Ctrl-C, it ends with how many models are done, failed, and left: who holds
-    them, or what they wait for. With --drain the exit code is 1 if any model is in error. --idle 60
-    waits a minute for more work before it ends, with and without --drain.
+    them, or what they wait for. With --drain the exit code is 1 if any model is in error, or if
+    work is left that this runner was to do: a conversion that this machine cannot do, for example.
+    --idle 60 waits a minute for more work before it ends, with and without --drain.
 
     With --recover, accuracy that a model lost to quantization is recovered where possible, step by
     step. A step is kept only if the score on the device rises beyond its paired interval.
@@ -247,7 +252,7 @@ def _exit_code(
 ) -> int:
     has_failed = bool(totals.failed or (summary and summary.failed)) and not ok_if_errors
     is_in_vain = not totals.done and (has_failed or totals.released + totals.unreachable > 0)
-    is_short = has_failed or totals.unreachable > 0
+    is_short = has_failed or totals.unreachable > 0 or bool(summary and summary.ready)
     ends = options.once or options.drain
     is_failure = (options.drain and is_short) or (ends and is_in_vain and not totals.was_stopped)
     return 1 if is_failure else 0

@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,9 +22,17 @@ from types import FrameType
 
 from edgeloop._util.files import kept_in_use
 from edgeloop._util.system import announced_memory, limit_heaps
-from edgeloop.errors import BadInput, DeviceUnavailable, EdgeloopError, StoreError
+from edgeloop.errors import (
+    BadInput,
+    DatasetDamaged,
+    DeviceUnavailable,
+    EdgeloopError,
+    LocalFileError,
+    NoSuchDataset,
+    StoreError,
+)
 from edgeloop.models.columns import is_true, matches_any
-from edgeloop.models.experiments import read_settings, register_devices
+from edgeloop.models.experiments import ExperimentSettings, read_settings, register_devices
 from edgeloop.models.plan import CONVERTS, DeviceTarget, Plan
 from edgeloop.models.runners import Registry
 from edgeloop.platforms import (
@@ -113,6 +121,16 @@ class RunTotals:
     was_interrupted: bool = False
     has_abandoned: bool = False
 
+    def plus(self, later: RunTotals) -> RunTotals:
+        """Of two crews of one runner, one after the other."""
+        return replace(
+            later,
+            done=self.done + later.done,
+            failed=self.failed + later.failed,
+            released=self.released + later.released,
+            unreachable=self.unreachable + later.unreachable,
+        )
+
 
 def run(
     workspace: Workspace,
@@ -137,8 +155,6 @@ def run(
     with ExitStack() as opened:
         opened.enter_context(announced_memory(settings.native_memory))
         health = opened.enter_context(HealthBeat(options.health, settings.stuck_seconds))
-        for folder in _cached_datasets(options):
-            opened.enter_context(kept_in_use(folder))
         cpus = CpuPool()
         if options.cpus:
             # Before anything is opened: processes that are started later inherit the CPUs.
@@ -149,36 +165,69 @@ def run(
                 return RunTotals(was_stopped=True, was_interrupted=stopping.is_interrupted)
         shared_folder = settings.project / ".edgeloop/work"  # by all runners of a project
         work = WorkFolder(options.workdir or shared_folder, options.cap_bytes)
-        if options.dataset is None:
+        context = RunnerContext(workspace, work, threading.Event(), report, cpus=cpus)
+        totals = RunTotals()
+        while True:
+            served, has_changed = _serve(context, options, stopping, health, on_idle)
+            totals = totals.plus(served)
+            if not has_changed:
+                return totals
+            note("The experiment asks for other data now: starting again with it.")
+            context = replace(context, stopping=threading.Event())
+
+
+def _serve(
+    context: RunnerContext,
+    options: RunnerOptions,
+    stopping: _Stopping,
+    health: HealthBeat,
+    on_idle: Callable[[], None] | None,
+) -> tuple[RunTotals, bool]:
+    """Work with what the experiment asks for now. The second value: whether it asks for something
+    else, so that all is to be opened again; stages under way have ended then."""
+    workspace, report = context.workspace, context.report
+
+    def note(text: str) -> None:
+        report(RunnerEvent("note", text=text))
+
+    asked = read_settings(workspace.store, workspace.experiment)
+    with ExitStack() as opened:
+        options, lacks = _with_data(workspace, options, asked, note)
+        for folder in _cached_datasets(options):
+            opened.enter_context(kept_in_use(folder))
+        if lacks:
+            note(f"{lacks} Conversion and accuracy are left to others.")
+        elif options.dataset is None:
             note(_without_dataset(options))
-        task = _open_task(options, settings, work)
-        _check_data(task, options)
-        context = RunnerContext(
-            workspace=workspace,
-            folder=work,
-            stopping=stopping,
-            report=report,
-            only=_models_to_take(workspace, options),
-            cpus=cpus,
-        )
-        opened_crew = _open_crew(context, options, task, opened)
+        task = TensorsTask() if lacks else _open_task(options, workspace.settings, context.folder)
+        if not lacks:
+            _check_data(task, options)
+        only, lacks_data = _models_to_take(workspace, options, asked)
+        context = replace(context, only=only)
+        opened_crew = _open_crew(context, options, task, opened, has_data=not lacks)
         crew = opened_crew.workers
         _register(workspace, opened_crew, note)
         waits = not (options.once or options.drain)
         presence = Presence(
-            workspace, crew, options.subset, report, opened_crew.cannot, says_waiting=waits
+            workspace, crew, options.subset, report, asked, lacks_data, says_waiting=waits
         )
         health.watch(crew, lambda: "it is stopping" if stopping.is_set() else presence.not_ready())
         idle_work = IdleWork(on_idle, note, options.idle_work_s)
         # In the registry until the end: the runner is shown while it gives its stages back.
         with _signals(stopping), presence:
-            has_abandoned = _run_all(crew, options, stopping, idle_work)
-        if stopping.is_interrupted or (options.drain and not stopping.is_set()):
+            has_abandoned = _run_all(crew, options, stopping, idle_work, context.stopping, presence)
+        has_changed = presence.has_changed.is_set() and not stopping.is_set()
+        if stopping.is_interrupted or (options.drain and not stopping.is_set() and not has_changed):
             can = {capability for worker in crew for capability in worker.capabilities}
+            cannot = {f"{CONVERTS}@{name}" for name in opened_crew.cannot}
+            if lacks and options.quantize:
+                cannot |= {CONVERTS, *(f"{CONVERTS}@{name}" for name in opened_crew.converters)}
             with suppress(StoreError) if stopping.is_set() else nullcontext():
-                summary = drain_summary(workspace, can, options.subset)
+                if reason := lacks_data():
+                    note(f"{reason[0].upper()}{reason[1:]}.")
+                summary = drain_summary(workspace, can, options.subset, cannot)
                 report(RunnerEvent("drained", text=str(summary), summary=summary))
-        return _totals(crew, stopping, has_abandoned)
+        return _totals(crew, stopping, has_abandoned), has_changed
 
 
 def _register(workspace: Workspace, crew: Crew, note: Callable[[str], None]) -> None:
@@ -239,9 +288,15 @@ def _signals(stopping: _Stopping) -> Iterator[None]:
 
 
 def _run_all(
-    crew: list[Worker], options: RunnerOptions, stopping: threading.Event, idle_work: IdleWork
+    crew: list[Worker],
+    options: RunnerOptions,
+    stopping: _Stopping,
+    idle_work: IdleWork,
+    ending: threading.Event,
+    presence: Presence,
 ) -> bool:
-    """Whether stages were abandoned: they did not end within the grace time."""
+    """Whether stages were abandoned: they did not end within the grace time. `ending` is what the
+    workers look at: it is set by a signal, and when the experiment asks for other data."""
     if options.once:
         if not any(worker.run_once() for worker in _most_urgent_first(crew)):
             for trouble in (worker.trouble for worker in crew):
@@ -261,14 +316,19 @@ def _run_all(
             coordinator.leave()
         except Exception as error:  # noqa: BLE001 - raised again by the main thread
             errors.insert(0, error)
-            stopping.set()
+            ending.set()
 
     threads = [threading.Thread(target=work, args=(worker,), daemon=True) for worker in crew]
     for thread in threads:
         thread.start()
     # The main thread only waits, in short steps: that is where Python runs signal handlers.
     while any(thread.is_alive() for thread in threads) and not stopping.is_set():
+        if presence.has_changed.is_set():
+            ending.set()  # what is under way may end
+        elif ending.is_set():
+            break
         stopping.wait(0.05)
+    ending.set()
     has_abandoned = _end(threads, crew, options.grace_s)
     idle_work.end(min(options.grace_s, IDLE_WORK_GRACE_S))
     if errors:
@@ -338,11 +398,16 @@ class Crew:
 
     workers: list[Worker]
     devices: tuple[DeviceTarget, ...]
+    converters: Collection[str]
     cannot: Mapping[str, str]
 
 
 def _open_crew(
-    context: RunnerContext, options: RunnerOptions, task: Task, opened: ExitStack
+    context: RunnerContext,
+    options: RunnerOptions,
+    task: Task,
+    opened: ExitStack,
+    has_data: bool = True,
 ) -> Crew:
     """The host does the machine's own stages. It is measured as a device itself only where it is
     the only one: its times must not be mixed with a chip's."""
@@ -358,7 +423,8 @@ def _open_crew(
     equipment = _equipment(options, task, converters, host, devices)
     plan = context.workspace.plan
     able = [name for name in converters if name not in cannot]
-    workers = [Worker(context, equipment, _host_capabilities(plan, able, options))]
+    own = _host_capabilities(plan, able, options) if has_data else ()
+    workers = [Worker(context, equipment, own)]
     for device in devices:
         sessions = DeviceSessions(Backoff(settings.board_patience_seconds))
         toolchain = converters[chosen or converter_of(device.name)]
@@ -366,7 +432,7 @@ def _open_crew(
             worker = Worker(
                 context,
                 replace(equipment, device=session, toolchain=toolchain),
-                _device_capabilities(plan, device, toolchain.name, options),
+                _device_capabilities(plan, device, toolchain.name, options, has_data),
                 served_device=device.name,
                 hand=hand if isinstance(device, SharedDevice) else None,
                 sessions=sessions,
@@ -376,7 +442,7 @@ def _open_crew(
         DeviceTarget(device_type(each), chosen or converter_of(each.name), each.chip)
         for each in devices
     )
-    return Crew(workers, tuple(dict.fromkeys(targets)), cannot)
+    return Crew(workers, tuple(dict.fromkeys(targets)), able, cannot)
 
 
 def _chosen_toolchain(names: list[str], options: RunnerOptions, settings: Settings) -> str:
@@ -505,16 +571,45 @@ def _host_capabilities(
 
 
 def _device_capabilities(
-    plan: Plan, device: Device, toolchain: str, options: RunnerOptions
+    plan: Plan, device: Device, toolchain: str, options: RunnerOptions, has_data: bool
 ) -> tuple[str, ...]:
     """Models without a device yet, those of this type of device, those that an older version pinned
     to this very board, and those that another tool converted for this toolchain."""
-    kinds = plan.capabilities(on_device=True, benchmark_only=options.benchmark_only)
+    only_latency = options.benchmark_only or not has_data
+    kinds = plan.capabilities(on_device=True, benchmark_only=only_latency)
     names = dict.fromkeys((device_type(device), device.name, toolchain))
     return (*kinds, *(f"{kind}@{of}" for of in names for kind in kinds))
 
 
 # Data: what models are calibrated on and scored by.
+
+
+def _with_data(
+    workspace: Workspace,
+    options: RunnerOptions,
+    asked: ExperimentSettings,
+    note: Callable[[str], None],
+) -> tuple[RunnerOptions, str]:
+    """The options with the dataset and the task that the experiment names, which win over the
+    runner's own; and a sentence that says why this machine cannot have them, if so."""
+    options = replace(options, task=asked.task or options.task)
+    needs_none = options.benchmark_only and not options.quantize
+    if not asked.dataset or needs_none:
+        return options, ""
+    if options.dataset is not None:
+        note(f"--dataset {options.dataset} is not used: the experiment names {asked.dataset}.")
+    if asked.has_random_inputs:
+        return replace(options, dataset=None), ""
+    from edgeloop.node.datasets import Datasets
+
+    try:
+        datasets = Datasets(workspace.store.blobs)
+        reference = datasets.resolve(asked.dataset)
+        folder = datasets.fetch(reference.name, reference.version, cache_folder(), note)
+    except (NoSuchDataset, LocalFileError, DatasetDamaged, BadInput, OSError) as error:
+        reason = str(error).rstrip(".")
+        return replace(options, dataset=None), f"{asked.dataset} cannot be had here: {reason}."
+    return replace(options, dataset=folder), ""
 
 
 def _cached_datasets(options: RunnerOptions) -> Iterator[Path]:
@@ -561,23 +656,29 @@ def _without_dataset(options: RunnerOptions) -> str:
     )
 
 
-def _models_to_take(workspace: Workspace, options: RunnerOptions) -> ModelFilter:
+def _models_to_take(
+    workspace: Workspace, options: RunnerOptions, asked: ExperimentSettings
+) -> tuple[ModelFilter, Callable[[], str]]:
+    """And a function that says why it takes none that needs data, if so."""
     only: Callable[[str], bool] = partial(matches_any, patterns=options.subset)
-    if not (options.dataset or options.calibration or options.task or options.benchmark_only):
-        only = UnscoredModels(workspace, only)
-    return ModelFilter(only)
+    has_data = options.dataset or options.calibration or options.task or options.benchmark_only
+    if has_data or asked.dataset:
+        return ModelFilter(only), lambda: ""
+    unscored = UnscoredModels(workspace, only)
+    return ModelFilter(unscored), lambda: unscored.reason
 
 
 class UnscoredModels:
-    """The models that a runner takes which has only random inputs to calibrate on: all, unless a
-    live runner of the experiment has a dataset and could score them; then those that were uploaded
-    with --benchmark-only. Answers are remembered for a while, since a claim asks about every model
-    that waits."""
+    """The models that a runner takes which has only random inputs to calibrate on, in an experiment
+    that names no dataset: all, unless a live runner scores them with one of its own, since random
+    inputs would spoil that; then those that were uploaded with --benchmark-only. Answers are
+    remembered for a while, since a claim asks about every model that waits."""
 
     def __init__(self, workspace: Workspace, only: Callable[[str], bool]) -> None:
         self._workspace, self._only = workspace, only
         self._registry = Registry(workspace.store)
         self._answers: dict[str, tuple[float, bool]] = {}
+        self.reason = ""  # why it leaves others
 
     def __call__(self, model: str) -> bool:
         if not self._only(model):
@@ -595,7 +696,15 @@ class UnscoredModels:
 
     def _is_scored(self, _: str) -> bool:
         runners = self._registry.live(self._workspace.experiment)
-        return any(runner.task not in ("", TensorsTask.name) for runner in runners)
+        scoring = [runner for runner in runners if runner.task not in ("", TensorsTask.name)]
+        self.reason = ""
+        if scoring:
+            experiment = self._workspace.experiment
+            self.reason = (
+                f"{scoring[0].node} scores models with a dataset that this machine does not have: "
+                f"name it for all with 'edgeloop experiment set {experiment} --dataset NAME'"
+            )
+        return bool(scoring)
 
     def _is_short(self, model: str) -> bool:
         row = self._workspace.store.models(self._workspace.experiment).get(model)

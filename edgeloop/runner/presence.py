@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -23,7 +23,8 @@ from edgeloop._util.system import machine_celsius
 from edgeloop._version import __version__
 from edgeloop.errors import EdgeloopError, LocalFileError
 from edgeloop.models.columns import CANDIDATE, matches_any
-from edgeloop.models.plan import is_foreign, records_of
+from edgeloop.models.experiments import ExperimentSettings, read_settings
+from edgeloop.models.plan import CONVERTS, Stage, is_foreign, records_of
 from edgeloop.models.queue import FINISHED
 from edgeloop.models.runners import BEAT_S, Registry, RunnerDevice, RunnerEntry, new_runner_id
 from edgeloop.platforms import Device, DeviceCondition, HasCondition, ListedDevice, platform_of
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 TICK_S = 1.0
 SOONEST_S = 3.0  # between two writes, however quickly the work changes
 PRUNE_S = 3600.0
+SETTINGS_S = 20.0  # between two looks at what the experiment asks for
 QUIET_S = 3.0  # without work, before the runner says so
 LOOK_AGAIN_S = 60.0
 ANSWER_S = 4 * BEAT_S  # after this long without an answer the store counts as unreachable
@@ -71,11 +73,16 @@ class Presence:
         crew: Sequence[Worker],
         subset: Sequence[str],
         report: Callable[[RunnerEvent], None],
-        cannot: Mapping[str, str] | None = None,
+        asked: ExperimentSettings | None = None,
+        lacks_data: Callable[[], str] = lambda: "",
         says_waiting: bool = True,
     ) -> None:
-        """`cannot`: why this machine does not convert with some toolchains, by their names."""
-        self._cannot = cannot or {}
+        """When the experiment names other data than what it `asked` for, `has_changed` is set.
+        `lacks_data`: why this machine must leave what needs data to others; empty: it need not."""
+        self._asked = asked
+        self._lacks_data = lacks_data
+        self._asked_at = time.monotonic()
+        self.has_changed = threading.Event()
         self._workspace = workspace
         self._crew = crew
         self._report = report
@@ -146,6 +153,7 @@ class Presence:
                     self._offset_s = store_now - time.time()
                     fresh = self._described()
                     self._registry.write(fresh, store_now)
+                    self._compare_settings(now)
                     shown, self._answered_s = fresh, time.monotonic()
                     if now - pruned >= PRUNE_S:
                         self._registry.prune()
@@ -156,6 +164,15 @@ class Presence:
             self._say_what_is_awaited()
             if self._done.wait(TICK_S):
                 return
+
+    def _compare_settings(self, now: float) -> None:
+        if self._asked is None or now - self._asked_at < SETTINGS_S or not self._says_waiting:
+            return
+        self._asked_at = now
+        settings = read_settings(self._workspace.store, self._workspace.experiment)
+        before = self._asked.dataset, self._asked.task
+        if (settings.dataset, settings.task) != before:
+            self.has_changed.set()
 
     def _described(self) -> RunnerEntry:
         """This runner as it is now."""
@@ -204,13 +221,19 @@ class Presence:
             state=state,
             detail=detail,
             chip=workers[0].equipment.device.chip if name else "",
-            can=tuple(sorted({can for worker in workers for can in worker.capabilities})),
+            can=self._can(name, workers),
             doing=doing,
             since=self._since(name, state),
             celsius=machine_celsius() if name in ("", "host") else condition.celsius,
             error=error,
             error_at=failed_at + self._offset_s if error else 0.0,
         )
+
+    def _can(self, name: str, workers: Sequence[Worker]) -> tuple[str, ...]:
+        """Without data the machine itself does none of its stages."""
+        if not name and self._lacks_data():
+            return ()
+        return tuple(sorted({can for worker in workers for can in worker.capabilities}))
 
     def _since(self, name: str, state: str) -> float:
         """Since when the device has been in this state."""
@@ -250,6 +273,8 @@ class Presence:
             awaited = outlook(self._workspace, self.entry.capabilities, self._subset)
         except EdgeloopError:
             return  # the workers report that the store is unreachable
+        if reason := self._lacks_data():
+            awaited = f"{awaited}; {reason}"
         if awaited != self._waits_for and self._says_waiting and not self._done.is_set():
             text = f"Waiting for work in {self._place()}: {awaited}."
             self._report(RunnerEvent("waiting", text=text))
@@ -373,11 +398,13 @@ def record_use(usage: Table, device: str, start: datetime, end: datetime, **more
 @dataclass(frozen=True)
 class DrainSummary:
     """How the models stand when a runner has nothing left to do: how many are complete, which ones
-    are in error, and why others are left, with how many there are of each kind."""
+    are in error, and why others are left, with how many there are of each kind. `ready` of those
+    have a stage that this runner should have done."""
 
     done: int
     failed: tuple[str, ...]
     left: tuple[tuple[str, int], ...]
+    ready: int = 0
 
     def __str__(self) -> str:
         names = ", ".join(self.failed[:MOST_NAMES])
@@ -389,10 +416,15 @@ class DrainSummary:
 
 
 def drain_summary(
-    workspace: Workspace, capabilities: Collection[str], subset: Sequence[str] = ()
+    workspace: Workspace,
+    capabilities: Collection[str],
+    subset: Sequence[str] = (),
+    cannot: Collection[str] = (),
 ) -> DrainSummary:
-    """Of all models of the experiment that match the subset."""
-    done, failed, left = 0, [], Counter[str]()
+    """Of all models of the experiment that match the subset. `cannot` are capabilities that this
+    runner would have if its machine could."""
+    done, failed, left, ready = 0, [], Counter[str](), 0
+    plan = workspace.plan
     for row in workspace.store.models(workspace.experiment).query():
         status = row.values.get("status")
         if status == CANDIDATE or not matches_any(row.key, subset):
@@ -405,7 +437,10 @@ def drain_summary(
             left[str(status)] += 1
         else:
             left[_reason(workspace, row.values, capabilities)] += 1
-    return DrainSummary(done, tuple(failed), tuple(left.most_common()))
+            free = _free_stages(workspace, row.values)
+            able = {*capabilities, *cannot}
+            ready += any(plan.capability(row.values, stage) in able for stage in free)
+    return DrainSummary(done, tuple(failed), tuple(left.most_common()), ready)
 
 
 def outlook(workspace: Workspace, capabilities: Collection[str], subset: Sequence[str] = ()) -> str:
@@ -426,12 +461,20 @@ def outlook(workspace: Workspace, capabilities: Collection[str], subset: Sequenc
     return ", ".join(f"{count}{more} {reason}" for reason, count in reasons.most_common(MOST_NAMES))
 
 
+def _free_stages(workspace: Workspace, row: Values) -> list[Stage]:
+    """The stages that are ready and that no runner holds."""
+    records = records_of(row)
+    if is_foreign(row, records):
+        return []
+    ready = [s for s in workspace.plan.for_model(row) if workspace.plan.is_ready(row, s)]
+    return [stage for stage in ready if not (r := records.get(stage.name)) or not r.is_held]
+
+
 def _reason(workspace: Workspace, row: Values, capabilities: Collection[str]) -> str:
     plan = workspace.plan
     records = records_of(row)
     owners = sorted({record.owner for record in records.values() if record.is_held})
-    ready = [stage for stage in plan.for_model(row) if plan.is_ready(row, stage)]
-    free = [stage for stage in ready if not (s := records.get(stage.name)) or not s.is_held]
+    free = _free_stages(workspace, row)
     if is_foreign(row, records):
         return f"held by {row.get('node')}, which is not an Edgeloop runner"
     ours = [stage for stage in free if plan.capability(row, stage) in capabilities]
