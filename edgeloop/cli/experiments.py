@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import click
@@ -13,12 +15,14 @@ from edgeloop.cli.terminal import TableColumn, listing, no_models, print_json, s
 if TYPE_CHECKING:
     from edgeloop.models.experiments import ExperimentSettings
     from edgeloop.store import Store
+    from edgeloop.workspace import Workspace
 
 _UNSET = {
     "dataset": "none: runners use their own, else random inputs",
     "task": "that of the runner's settings",
     "primary": "the device that benchmarks first",
     "targets": "what the registered devices take",
+    "devices": "none has been registered by a runner yet",
 }
 _CLEARABLE = {"dataset": "dataset", "task": "task", "primary": "primary", "target": "targets"}
 
@@ -55,8 +59,9 @@ def experiments(experiment: str | None, store: str | None, as_json: bool) -> Non
 def experiment() -> None:
     """Show or change the settings of an experiment.
 
-    They are in the store, the same for every machine. Runners do not follow them yet: they still
-    take --dataset, --device and --toolchain. 'edgeloop experiments' lists the experiments.
+    They are in the store, the same for every machine, and runners follow them: they fetch the
+    dataset, and convert for the devices that other runners have registered. 'edgeloop experiments'
+    lists the experiments.
     """
 
 
@@ -82,6 +87,14 @@ def experiment() -> None:
     help="What models are converted for, such as snpe:qcs8550; repeatable, replaces all others.",
 )
 @click.option(
+    "--forget",
+    "forgotten",
+    multiple=True,
+    metavar="DEVICE",
+    help="Type of device, as 'experiment show' lists it, to evaluate no models for; repeatable. "
+    "Its results are kept. A runner that has one registers it again when it starts.",
+)
+@click.option(
     "--clear",
     "cleared",
     multiple=True,
@@ -95,6 +108,7 @@ def set_(
     task: str | None,
     primary: str | None,
     targets: tuple[str, ...],
+    forgotten: tuple[str, ...],
     cleared: tuple[str, ...],
     experiment: str | None,
     store: str | None,
@@ -104,7 +118,11 @@ def set_(
 
     NAME is the same as --experiment NAME. What is not named stays as it is. A dataset is kept with
     its version, so that all models of the experiment are calibrated on the same images: after
-    another 'data push', set it again.
+    another 'data push', set it again. Models that were calibrated on random inputs before are
+    converted and evaluated again.
+
+    The results of the primary device fill the main columns; each further type of device that
+    runners have gets columns of its own, such as latency_ms_on_htp_x_elite.
 
     Example: edgeloop experiment set faces --dataset working/faces256
     """
@@ -117,13 +135,23 @@ def set_(
         for target in targets:
             find_platform(parse_target(target)[0])
         changes["targets"] = targets
-    if not changes and not dataset:
-        raise click.UsageError("Name a setting: --dataset, --task, --primary, --target or --clear.")
+    if not changes and not dataset and not forgotten:
+        raise click.UsageError(
+            "Name a setting: --dataset, --task, --primary, --target, --forget or --clear."
+        )
     with opened(store, _only_name(name, experiment), makes=True) as workspace:
         if dataset:
             changes["dataset"] = _stored_dataset(dataset, workspace.store)
-        settings = change_settings(workspace.store, workspace.experiment, changes)
+
+        def decide(before: ExperimentSettings) -> Mapping[str, str | tuple[str, ...]]:
+            return changes | _without(forgotten, before)
+
+        settings = change_settings(workspace.store, workspace.experiment, decide)
+        workspace.catalog.retarget(settings.for_models())
+        again = _calibrated_again(workspace) if dataset and not settings.has_random_inputs else 0
     _show(workspace.experiment, settings, as_json)
+    if again and not as_json:
+        click.echo(f"{plural(again, 'model')} calibrated on random inputs: converted again.")
 
 
 @experiment.command()
@@ -144,6 +172,41 @@ def show(name: str | None, experiment: str | None, store: str | None, as_json: b
 
 
 COMMANDS = (experiments, experiment)
+
+
+def _without(
+    forgotten: tuple[str, ...], before: ExperimentSettings
+) -> dict[str, str | tuple[str, ...]]:
+    """The devices that are left; the primary one is another one then."""
+    from edgeloop.errors import NotFound
+
+    if not forgotten:
+        return {}
+    types = {text.partition("=")[0]: text for text in before.devices}
+    for device in forgotten:
+        if device not in types:
+            known = ", ".join(types) or "none"
+            raise NotFound(reason=f"there is no device {device!r} to forget: there are {known}")
+    left = tuple(text for device, text in types.items() if device not in forgotten)
+    first = left[0].partition("=")[0] if left else ""
+    return {"devices": left, **({"primary": first} if before.primary in forgotten else {})}
+
+
+def _calibrated_again(workspace: Workspace) -> int:
+    """Reset conversions that had no dataset, with all that was measured of them; how many models.
+    A model for latency alone needs none."""
+    from edgeloop.errors import ModelBusy
+    from edgeloop.models.columns import is_true
+
+    count = 0
+    for row in workspace.catalog.rows():
+        of_forms = (v for name, v in row.values.items() if name.startswith("calibration"))
+        if "random" not in of_forms or is_true(row.values.get("benchmark_only")):
+            continue
+        with contextlib.suppress(ModelBusy):  # its holder finds that its result does not count
+            workspace.catalog.reset(row.key, ["convert", "f1_onnx"])
+            count += 1
+    return count
 
 
 def _only_name(name: str | None, experiment: str | None) -> str | None:

@@ -224,8 +224,12 @@ def _serve(
                 cannot |= {CONVERTS, *(f"{CONVERTS}@{name}" for name in opened_crew.converters)}
             with suppress(StoreError) if stopping.is_set() else nullcontext():
                 if reason := lacks_data():
-                    note(f"{reason[0].upper()}{reason[1:]}.")
-                summary = drain_summary(workspace, can, options.subset, cannot)
+                    note(f"Models were left: {reason}.")
+
+                def is_ours(model: str) -> bool:
+                    return bool(lacks or reason) or only(model)
+
+                summary = drain_summary(workspace, can, options.subset, cannot, is_ours)
                 report(RunnerEvent("drained", text=str(summary), summary=summary))
         return _totals(crew, stopping, has_abandoned), has_changed
 
@@ -671,8 +675,9 @@ def _models_to_take(
 class UnscoredModels:
     """The models that a runner takes which has only random inputs to calibrate on, in an experiment
     that names no dataset: all, unless a live runner scores them with one of its own, since random
-    inputs would spoil that; then those that were uploaded with --benchmark-only. Answers are
-    remembered for a while, since a claim asks about every model that waits."""
+    inputs would spoil that; then those that were uploaded with --benchmark-only. Where that runner
+    does not convert either, there is a `reason` to tell. Answers are remembered for a while, since
+    a claim asks about every model that waits."""
 
     def __init__(self, workspace: Workspace, only: Callable[[str], bool]) -> None:
         self._workspace, self._only = workspace, only
@@ -698,7 +703,7 @@ class UnscoredModels:
         runners = self._registry.live(self._workspace.experiment)
         scoring = [runner for runner in runners if runner.task not in ("", TensorsTask.name)]
         self.reason = ""
-        if scoring:
+        if scoring and not any(CONVERTS in runner.capabilities for runner in scoring):
             experiment = self._workspace.experiment
             self.reason = (
                 f"{scoring[0].node} scores models with a dataset that this machine does not have: "

@@ -24,7 +24,7 @@ from edgeloop._version import __version__
 from edgeloop.errors import EdgeloopError, LocalFileError
 from edgeloop.models.columns import CANDIDATE, matches_any
 from edgeloop.models.experiments import ExperimentSettings, read_settings
-from edgeloop.models.plan import CONVERTS, Stage, is_foreign, records_of
+from edgeloop.models.plan import Stage, is_foreign, records_of
 from edgeloop.models.queue import FINISHED
 from edgeloop.models.runners import BEAT_S, Registry, RunnerDevice, RunnerEntry, new_runner_id
 from edgeloop.platforms import Device, DeviceCondition, HasCondition, ListedDevice, platform_of
@@ -420,9 +420,11 @@ def drain_summary(
     capabilities: Collection[str],
     subset: Sequence[str] = (),
     cannot: Collection[str] = (),
+    is_ours: Callable[[str], bool] = lambda model: True,
 ) -> DrainSummary:
     """Of all models of the experiment that match the subset. `cannot` are capabilities that this
-    runner would have if its machine could."""
+    runner would have if its machine could. What `is_ours` says of a model decides whether the
+    runner should have worked on it."""
     done, failed, left, ready = 0, [], Counter[str](), 0
     plan = workspace.plan
     for row in workspace.store.models(workspace.experiment).query():
@@ -439,7 +441,8 @@ def drain_summary(
             left[_reason(workspace, row.values, capabilities)] += 1
             free = _free_stages(workspace, row.values)
             able = {*capabilities, *cannot}
-            ready += any(plan.capability(row.values, stage) in able for stage in free)
+            is_left = any(plan.capability(row.values, stage) in able for stage in free)
+            ready += is_left and is_ours(row.key)
     return DrainSummary(done, tuple(failed), tuple(left.most_common()), ready)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from edgeloop.models.runners import Registry, RunnerEntry
+from edgeloop.models.runners import Registry, RunnerDevice, RunnerEntry
 from edgeloop.store import Values
 from edgeloop.testing.models import save_segmentation_model
 from tests.conftest import clean_environ
@@ -39,11 +40,19 @@ def test_a_runner_without_a_dataset_measures_latency_and_says_what_it_was_calibr
     with farm.workspace() as workspace:
         scoring = RunnerEntry("other|1", "other", workspace.experiment, task="segmentation")
         Registry(workspace.store).write(scoring)
-    farm.edgeloop(*alone)
+    left = farm.edgeloop(*alone, check=False)
+    assert left.returncode == 1, "that runner does not convert either"
+    assert "left: other scores models with a dataset that this machine does not have" in left.stdout
     found = rows(farm)
     assert (found["odd"]["status"], found["odd"]["calibration"]) == ("complete", "random")
     assert "random images" in str(found["odd"]["notes"])
     assert "quantized" not in found["full"], "another runner has a dataset, and will score it"
+
+    with farm.workspace() as workspace:
+        able = RunnerDevice(can=("quantize", "onnx"))
+        Registry(workspace.store).write(replace(scoring, devices=(able,)))
+    farm.edgeloop(*alone)
+    assert "quantized" not in rows(farm)["full"], "it converts, too: this is left to it"
 
     done = farm.edgeloop(*alone, "--benchmark-only")
     assert "latency only, calibrated on random inputs" in done.stdout

@@ -1,0 +1,233 @@
+"""Quantizers without boards, boards without quantizers, and several types of devices: machines that
+know nothing of each other share an experiment, whichever of them comes first."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from edgeloop.models.plan import records_of
+from edgeloop.settings import Settings
+from edgeloop.store import Values
+from edgeloop.workspace import Workspace
+from tests.conftest import StoreUnderTest, clean_environ
+from tests.jobs.waiting import eventually
+from tests.nets import save_tiny
+from tests.peers.board import VirtualBoard
+from tests.runner.conftest import NETS
+
+pytestmark = [pytest.mark.server, pytest.mark.slow]
+
+EXPERIMENT = "nets"
+PATIENCE_S = 300.0
+SETTINGS = f"""
+experiment: {EXPERIMENT}
+lease_seconds: 60
+benchmark_runs: 2
+calibration_images: 24
+quick_images: 10
+thorough_images: 20
+curve_images: 4
+board_tool_seconds: 300
+board_transfer_seconds: 60
+board_probe_seconds: 60
+"""
+STEPS = ("models", "quantizers", "boards")
+QUICK = (("boards", "quantizers", "models"), ("models", "quantizers", "boards"))
+ORDERS = [
+    pytest.param(order, marks=() if order in QUICK else pytest.mark.soak, id="-".join(order))
+    for order in itertools.permutations(STEPS)
+]
+
+
+@dataclass
+class Machine:
+    """A project folder, a cache and a name of its own; all it shares with others is the store."""
+
+    folder: Path
+    environ: dict[str, str]
+    cleaning: ExitStack
+
+    def edgeloop(self, *arguments: str, code: int = 0) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "edgeloop", *arguments],
+            check=False,
+            cwd=self.folder,
+            env=self.environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=PATIENCE_S,
+        )
+        assert done.returncode == code, (arguments, done.stdout)
+        return done.stdout
+
+    def start_runner(self, *options: str) -> subprocess.Popen[str]:
+        log = (self.folder / "runner.log").open("w")
+        command = [sys.executable, "-m", "edgeloop", "runner", *options]
+        running = subprocess.Popen(
+            command, cwd=self.folder, env=self.environ, stdout=log, stderr=log, text=True
+        )
+        self.cleaning.callback(log.close)
+        self.cleaning.callback(running.wait, 60)
+        self.cleaning.callback(running.kill)
+        return running
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "runner.log").read_text()
+
+
+@pytest.fixture
+def machine(
+    tmp_path: Path, make_place: Callable[[str], StoreUnderTest]
+) -> Iterator[Callable[..., Machine]]:
+    place = make_place("azure")
+    with ExitStack() as cleaning:
+
+        def make(name: str, **more: str) -> Machine:
+            folder = tmp_path / name
+            folder.mkdir()
+            (folder / "edgeloop.yaml").write_text(SETTINGS)
+            own = {"EDGELOOP_NODE": name, "EDGELOOP_CACHE": str(folder / "cache")}
+            return Machine(folder, {**clean_environ(), **place.environ, **own, **more}, cleaning)
+
+        yield make
+
+
+def rows_of(machine: Machine) -> dict[str, Values]:
+    with Workspace(Settings.load(machine.folder, machine.environ)) as workspace:
+        return {str(row["name"]): row for row in workspace.status()}
+
+
+def publish(faces: Path, laptop: Machine) -> None:
+    shutil.copytree(faces, laptop.folder / "data" / "working" / "faces")
+    laptop.edgeloop("data", "push", "working/faces")
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_quantizers_and_boards_complete_every_model_whoever_comes_first(
+    order: tuple[str, ...],
+    machine: Callable[..., Machine],
+    boards: Callable[..., VirtualBoard],
+    faces: Path,
+    sdk: Path,
+) -> None:
+    laptop = machine("laptop")
+    publish(faces, laptop)
+    laptop.edgeloop("experiment", "set", "--dataset", "working/faces")
+    quantizers = [machine("with-sdk", SNPE_ROOT=str(sdk)), machine("without-sdk")]
+    shelf = [boards(name) for name in "abc"]
+    lab = machine("lab", SNPE_ROOT=str(sdk), **shelf[0].environ)
+
+    def upload() -> None:
+        for name in ("calm-heron", "wise-otter"):
+            laptop.edgeloop("upload", str(NETS / "unet-w8.onnx"), "--name", name)
+
+    def quantize() -> None:
+        for quantizer in quantizers:
+            quantizer.start_runner()
+
+    def benchmark() -> None:
+        attached = (word for board in shelf for word in ("--device", f"adb:{board.serial}"))
+        lab.start_runner("--no-quantize", *attached)
+
+    begin = {"models": upload, "quantizers": quantize, "boards": benchmark}
+    for step in order:
+        begin[step]()
+
+    def is_complete() -> bool:
+        rows = rows_of(laptop)
+        return len(rows) == 2 and all(row["status"] == "complete" for row in rows.values())
+
+    eventually(is_complete, PATIENCE_S)
+    for row in rows_of(laptop).values():
+        assert "error" not in row and row["device"] == "snapdragon-888"
+        assert row["latency_kind"] == "measured"
+        assert row["f1_1k"] == pytest.approx(row["f1_onnx"], abs=0.15)
+        assert type(row["f1_10k"]) is float and type(row["f1_1k_f"]) is float
+        calibrated = {str(v) for k, v in row.items() if k.startswith("calibration")}
+        assert calibrated == {"dataset"}, "no machine fell back on random inputs"
+        records = records_of(row)
+        assert all(not record.attempts and not record.silent for record in records.values())
+    assert "fetched working/faces@1" in lab.log + quantizers[0].log
+    if order.index("boards") < order.index("quantizers"):
+        assert "Conversion with snpe is left to others" in quantizers[1].log
+
+
+def test_each_type_of_device_has_columns_and_binaries_of_its_own(
+    machine: Callable[..., Machine], tmp_path: Path
+) -> None:
+    quantizer, first, second = machine("q"), machine("first"), machine("second")
+    net = save_tiny(tmp_path / "net.onnx")
+    quantizer.edgeloop("upload", str(net), "--name", "calm-heron")
+    assert "waiting for benchmark" in quantizer.edgeloop("runner", "--drain")
+    first.edgeloop("runner", "--device", "htp:qcs8550", "--no-quantize", "--drain")
+    second.edgeloop("runner", "--device", "htp:x-elite", "--no-quantize", "--drain")
+    assert rows_of(quantizer)["calm-heron"]["status"] == "waiting", "binaries are missing"
+    assert "compiled for qcs8550, x-elite" in quantizer.edgeloop("runner", "--drain")
+
+    row = rows_of(quantizer)["calm-heron"]
+    assert (row["status"], row["device"]) == ("complete", "htp:qcs8550")
+    assert row["device_on_htp_x_elite"] == "htp:x-elite"
+    assert 0 < float(row["mean"]) != float(row["mean_on_htp_x_elite"]) > 0
+    assert row["sqnr_db"] == row["sqnr_db_on_htp_x_elite"], "the arithmetic is the same"
+    files = quantizer.edgeloop("list", "calm-heron")
+    for chip in ("qcs8550", "x-elite"):
+        assert f"net.{chip}.bin" in files and f"net.{chip}.ctx.onnx" in files
+    assert "perf_results_1_on_htp_x_elite.csv" in files
+
+    second.edgeloop("reset", "calm-heron", "--stage", "benchmark htp:x-elite", "--yes")
+    row = rows_of(quantizer)["calm-heron"]
+    assert "mean" in row and not {name for name in row if name.endswith("_on_htp_x_elite")}
+    second.edgeloop("experiment", "set", "--forget", "htp:x-elite")
+    assert rows_of(quantizer)["calm-heron"]["status"] == "complete"
+
+
+def test_a_dataset_that_is_named_later_replaces_random_inputs_also_of_runners_under_way(
+    machine: Callable[..., Machine], faces: Path
+) -> None:
+    laptop, alone = machine("laptop"), machine("alone")
+    laptop.edgeloop("upload", str(NETS / "unet-w8.onnx"), "--name", "calm-heron")
+    runner = alone.start_runner("--device", "host")
+    eventually(lambda: rows_of(laptop)["calm-heron"]["status"] == "complete", PATIENCE_S)
+    assert rows_of(laptop)["calm-heron"]["calibration"] == "random"
+    publish(faces, laptop)
+    said = laptop.edgeloop("experiment", "set", "--dataset", "working/faces")
+    assert "1 model calibrated on random inputs: converted again" in said
+
+    def is_scored() -> bool:
+        row = rows_of(laptop)["calm-heron"]
+        return row["status"] == "complete" and row["calibration"] == "dataset"
+
+    eventually(is_scored, PATIENCE_S)
+    row = rows_of(laptop)["calm-heron"]
+    assert row["f1_1k"] == pytest.approx(row["f1_onnx"], abs=0.15)
+    assert "starting again with it" in alone.log and runner.poll() is None
+
+
+def test_a_runner_that_cannot_have_the_dataset_leaves_what_needs_it_and_says_so(
+    machine: Callable[..., Machine], faces: Path
+) -> None:
+    laptop, node = machine("laptop"), machine("node")
+    publish(faces, laptop)
+    laptop.edgeloop("experiment", "set", "--dataset", "working/faces")
+    laptop.edgeloop("upload", str(NETS / "unet-w8.onnx"), "--name", "calm-heron")
+    cache = node.folder / "cache"
+    cache.write_text("in the way")
+    said = node.edgeloop("runner", "--device", "host", "--drain", code=1)
+    assert "working/faces@1 cannot be had here" in said
+    assert "Conversion and accuracy are left to others." in said and "0 stages done" in said
+    row = rows_of(laptop)["calm-heron"]
+    assert "error" not in row and not records_of(row).get("convert")
+    cache.unlink()
+    node.edgeloop("runner", "--device", "host", "--drain")
+    assert rows_of(laptop)["calm-heron"]["status"] == "complete"
