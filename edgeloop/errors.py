@@ -26,6 +26,7 @@
     │   ├── JobRunning          remove: the job is still running
     │   ├── ModelBusy           the row keeps changing, or its upload is in progress
     │   ├── NotConverted        a model that is not converted for this toolchain (yet)
+    │   ├── OtherDataset        a model that is evaluated with data that a runner has not opened
     │   ├── LeaseLost           a result whose lease token is no longer in the row
     │   └── SupervisorReplaced  a fleet whose record has the token of another supervisor
     ├── StoreError              the store
@@ -200,6 +201,11 @@ class ModelBusy(Conflict):
 class NotConverted(Conflict):
     """{model} is not converted for the toolchain {toolchain} yet: a runner that has it does that
     first."""
+
+
+class OtherDataset(Conflict):
+    """{model} is to be evaluated with {dataset}, which its experiment has named since this runner
+    opened its data."""
 
 
 class LeaseLost(Conflict):

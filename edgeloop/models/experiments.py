@@ -58,7 +58,7 @@ class ExperimentSettings:
         devices.sort(key=lambda device: device.device != self.primary)
         has_primary = any(device.device == self.primary for device in devices)
         primary = self.primary if has_primary or not devices else devices[0].device
-        return Targets(primary, tuple(devices), forms)
+        return Targets(primary, tuple(devices), forms, self.dataset)
 
     @property
     def has_random_inputs(self) -> bool:

@@ -68,11 +68,13 @@ class DeviceTarget:
 @dataclass(frozen=True)
 class Targets:
     """For whom a model is evaluated. The results of the `primary` device fill the plain columns.
-    `forms` are conversions beyond those that the devices need, as toolchain and chip."""
+    `forms` are conversions beyond those that the devices need, as toolchain and chip. `dataset` is
+    what it is calibrated and scored with; empty: what its runners have."""
 
     primary: str = ""
     devices: tuple[DeviceTarget, ...] = ()
     forms: tuple[tuple[str, str], ...] = ()
+    dataset: str = ""
 
     def __getitem__(self, device: str) -> DeviceTarget | None:
         return next((target for target in self.devices if target.device == device), None)
@@ -97,6 +99,8 @@ class Targets:
             content["devices"] = {d.device: form_text(d.toolchain, d.chip) for d in self.devices}
         if self.forms:
             content["forms"] = [form_text(*form) for form in self.forms]
+        if self.dataset:
+            content["dataset"] = self.dataset
         return json.dumps(content) if content else ""
 
 
@@ -119,6 +123,7 @@ def _parsed_targets(text: str) -> Targets:
             primary=str(content.get("primary", "")),
             devices=tuple(DeviceTarget(str(d), *_form(each)) for d, each in devices.items()),
             forms=tuple(_form(each) for each in forms),
+            dataset=str(content.get("dataset", "")),
         )
     except (ValueError, TypeError, AttributeError, RecursionError):
         return _NO_TARGETS
@@ -187,6 +192,11 @@ class Stage:
     @property
     def converts(self) -> bool:
         return self.capability == CONVERTS
+
+    @property
+    def needs_data(self) -> bool:
+        """Latency alone needs none."""
+        return self.capability != LATENCY_ONLY
 
     def progress(self, row: Values) -> int:
         """How many runs are done; each commit must raise it."""
@@ -474,6 +484,7 @@ def default_plan(benchmark_runs: int = 5) -> Plan:
 
 
 CONVERTS = "quantize"  # the capability of conversion
+LATENCY_ONLY = "device"  # and that of benchmarks
 _OF_A_FORM = frozenset(
     {
         "quantized",

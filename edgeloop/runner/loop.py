@@ -204,12 +204,19 @@ def _serve(
             _check_data(task, options)
         only, lacks_data = _models_to_take(workspace, options, asked)
         context = replace(context, only=only)
-        opened_crew = _open_crew(context, options, task, opened, has_data=not lacks)
+        opened_crew = _open_crew(context, options, task, opened, asked.dataset, has_data=not lacks)
         crew = opened_crew.workers
         _register(workspace, opened_crew, note)
         waits = not (options.once or options.drain)
         presence = Presence(
-            workspace, crew, options.subset, report, asked, lacks_data, says_waiting=waits
+            workspace,
+            crew,
+            options.subset,
+            report,
+            asked,
+            lacks_data,
+            context.outdated,
+            says_waiting=waits,
         )
         health.watch(crew, lambda: "it is stopping" if stopping.is_set() else presence.not_ready())
         idle_work = IdleWork(on_idle, note, options.idle_work_s)
@@ -411,6 +418,7 @@ def _open_crew(
     options: RunnerOptions,
     task: Task,
     opened: ExitStack,
+    dataset: str = "",
     has_data: bool = True,
 ) -> Crew:
     """The host does the machine's own stages. It is measured as a device itself only where it is
@@ -425,6 +433,7 @@ def _open_crew(
     if HOST in names and not devices:
         devices = [host]
     equipment = _equipment(options, task, converters, host, devices)
+    equipment = replace(equipment, dataset=dataset)
     plan = context.workspace.plan
     able = [name for name in converters if name not in cannot]
     own = _host_capabilities(plan, able, options) if has_data else ()

@@ -75,13 +75,16 @@ class Presence:
         report: Callable[[RunnerEvent], None],
         asked: ExperimentSettings | None = None,
         lacks_data: Callable[[], str] = lambda: "",
+        outdated: threading.Event | None = None,
         says_waiting: bool = True,
     ) -> None:
-        """When the experiment names other data than what it `asked` for, `has_changed` is set.
+        """When the experiment names other data than what it `asked` for, `has_changed` is set; that
+        is looked up now and then, and as soon as a worker finds that it is `outdated`.
         `lacks_data`: why this machine must leave what needs data to others; empty: it need not."""
         self._asked = asked
         self._lacks_data = lacks_data
         self._asked_at = time.monotonic()
+        self._outdated = outdated or threading.Event()
         self.has_changed = threading.Event()
         self._workspace = workspace
         self._crew = crew
@@ -153,7 +156,6 @@ class Presence:
                     self._offset_s = store_now - time.time()
                     fresh = self._described()
                     self._registry.write(fresh, store_now)
-                    self._compare_settings(now)
                     shown, self._answered_s = fresh, time.monotonic()
                     if now - pruned >= PRUNE_S:
                         self._registry.prune()
@@ -161,14 +163,18 @@ class Presence:
                 except EdgeloopError:
                     pass
                 written = now
+            with contextlib.suppress(EdgeloopError):
+                self._compare_settings(now)
             self._say_what_is_awaited()
             if self._done.wait(TICK_S):
                 return
 
     def _compare_settings(self, now: float) -> None:
-        if self._asked is None or now - self._asked_at < SETTINGS_S or not self._says_waiting:
+        is_due = now - self._asked_at >= SETTINGS_S or self._outdated.is_set()
+        if self._asked is None or not is_due:
             return
         self._asked_at = now
+        self._outdated.clear()
         settings = read_settings(self._workspace.store, self._workspace.experiment)
         before = self._asked.dataset, self._asked.task
         if (settings.dataset, settings.task) != before:

@@ -47,6 +47,7 @@ from edgeloop.errors import (
     NoSuchPrecision,
     NotConverted,
     NotFound,
+    OtherDataset,
     StoreError,
     WorkerFailed,
 )
@@ -62,7 +63,7 @@ from edgeloop.workspace import Workspace
 
 HAND_IN_PATIENCE_S = 300.0
 HEARTBEAT_END_S = 2.0
-NOT_CONVERTED_DELAY_S = 15.0
+NOT_YET_DELAY_S = 15.0
 LOOK_AGAIN_S = 2.5  # by then an idle runner would have taken what is left
 
 # The machine, its device or the store failed: the attempt does not count.
@@ -78,6 +79,8 @@ INFRASTRUCTURE = (
 )
 # This machine cannot do this model, and another one may.
 FOR_OTHERS = (DatasetMisfit, MemoryExceeded, MemoryError)
+# The experiment has asked for something else meanwhile: for another conversion, for other data.
+NOT_YET = (NotConverted, OtherDataset)
 # In the model itself: another attempt, here or elsewhere, would end in the same way.
 HOPELESS = (BadModel, ModelRefused, NoSuchPrecision)
 
@@ -165,7 +168,7 @@ class PreemptedError(Exception):
 @dataclass(frozen=True)
 class RunnerContext:
     """What all workers of a runner share. `only` says which models it takes; `stopping` is set when
-    it should end."""
+    it should end, `outdated` when the experiment turned out to ask for something else."""
 
     workspace: Workspace
     folder: WorkFolder
@@ -173,6 +176,7 @@ class RunnerContext:
     report: Callable[[RunnerEvent], None]
     only: ModelFilter = field(default_factory=ModelFilter)
     cpus: CpuPool = field(default_factory=CpuPool)
+    outdated: threading.Event = field(default_factory=threading.Event)
 
 
 class Worker:
@@ -459,7 +463,7 @@ class Worker:
                     return True
                 self._settle(prepared.heartbeat.lease, error)
                 is_ending = self._stopping.is_set() and isinstance(error, DeviceUnavailable)
-                is_ours = isinstance(error, (*INFRASTRUCTURE, *FOR_OTHERS, NotConverted))
+                is_ours = isinstance(error, (*INFRASTRUCTURE, *FOR_OTHERS, *NOT_YET))
                 text = "given back" if is_ending else str(error) or type(error).__name__
                 self._say("released" if is_ours else "failed", work, began_s, text)
             else:
@@ -556,8 +560,9 @@ class Worker:
                 self.ended["unreachable"] += 1
                 self._context.report(RunnerEvent("note", text=str(error)))
                 self._leases.release(lease)
-            elif isinstance(error, NotConverted):  # the next sweep asks for the conversion
-                self._leases.release(lease, NOT_CONVERTED_DELAY_S)
+            elif isinstance(error, NOT_YET):
+                self._context.outdated.set()
+                self._leases.release(lease, NOT_YET_DELAY_S)
             elif isinstance(error, INFRASTRUCTURE):
                 self._back_off(error)
                 self._leases.release(lease)  # at once: another machine may do better

@@ -12,12 +12,19 @@ from functools import cached_property
 from pathlib import Path
 from pkgutil import resolve_name
 
-from edgeloop.errors import BadInput, EdgeloopError, NotConverted, NotFound, UnusableModel
+from edgeloop.errors import (
+    BadInput,
+    EdgeloopError,
+    NotConverted,
+    NotFound,
+    OtherDataset,
+    UnusableModel,
+)
 from edgeloop.graph.count import LayerTiming, add_times
 from edgeloop.graph.info import shapes_from
 from edgeloop.graph.isolated import graph_pool
-from edgeloop.models.columns import place_suffix
-from edgeloop.models.plan import FOR, STAGES, Stage, records_of
+from edgeloop.models.columns import is_true, place_suffix
+from edgeloop.models.plan import FOR, STAGES, Stage, records_of, targets_of
 from edgeloop.platforms import (
     DEFAULT_PRECISION,
     AttributesLatency,
@@ -113,6 +120,7 @@ class Equipment:
     recover: tuple[str, ...] = ()  # steps that recover accuracy; none: not asked for
     judge: Device | None = None  # the device that scores these steps; None: the host
     attributor: AttributesLatency | None = None  # for `--layers`; None: not asked for
+    dataset: str = ""  # of the experiment, as `task` has it; empty: the experiment names none
 
 
 @dataclass(frozen=True)
@@ -221,6 +229,10 @@ def perform(work: Assignment, equipment: Equipment, stage: Stage | None = None) 
     """Do one stage, with the function that the plan names. For a further device or toolchain it
     sees the row as that one's, and its results get places of their own."""
     stage = stage or STAGES[work.stage]
+    asked = targets_of(work.row).dataset
+    is_short = is_true(work.row.get("benchmark_only"))
+    if stage.needs_data and not is_short and asked not in ("", equipment.dataset):
+        raise OtherDataset(model=work.model, dataset=asked)
     function = resolve_name(stage.work)
     target = stage.target if stage.converts else ""
     view = replace(work, row=stage.view(work.row), stage=stage.kind or stage.name, target=target)
