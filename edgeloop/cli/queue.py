@@ -47,8 +47,9 @@ def queue(
 ) -> None:
     """Show how much work waits for runners.
 
-    One line per capability: linux (convert and f1_onnx), device (benchmarks of models that no
-    device has measured yet) and each type of device that models are pinned to.
+    One line per capability: linux (f1_onnx, and conversion of models that no device has asked for),
+    device (benchmarks of models that no device has measured yet), conversion for each toolchain
+    that devices ask for, such as "convert snpe", and each type of device that models are pinned to.
 
     Ready stages can be claimed now. Running ones are held by a runner. Blocked ones wait for an
     earlier stage, for a retry, or for another tool. "runners" is how many would have something to
@@ -157,7 +158,21 @@ def _advice(work: WorkByExperiment) -> str:
     named = [f"{count:,} for {_short(name)}" for name, count in more.items() if count]
     if not named:
         return "More runners would not help."
-    return f"More runners would help: {_listed(named)}."
+    return "\n".join([f"More runners would help: {_listed(named)}.", *_missing_toolchains(lines)])
+
+
+def _missing_toolchains(lines: Sequence[WaitingWork]) -> list[str]:
+    """Conversions that wait for a machine of another kind: more of the same would not do them."""
+    from edgeloop.operate.fleet.demand import CONVERT
+
+    waiting = [line for line in lines if line.capability.startswith(CONVERT) and line.ready]
+    served = {line.capability for line in waiting if line.have}
+    missing = dict.fromkeys(each.capability for each in waiting if each.capability not in served)
+    return [
+        f"No live runner can do {_short(name)}: start one on a machine that has the toolchain "
+        f"{_short(name.removeprefix(CONVERT))}."
+        for name in missing
+    ]
 
 
 def _dead_runners(dead: Sequence[RunnerEntry]) -> list[str]:

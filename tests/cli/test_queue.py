@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from edgeloop.models.runners import RunnerDevice, RunnerEntry, columns_of
 from edgeloop.workspace import Workspace
 from tests.cli.conftest import Edgeloop
 
+BENCH = {"benchmark_only": 1}
 LONG = "htp:" + "a-chip-with-quite-a-long-name-" * 3
 
 
@@ -17,9 +19,14 @@ def fill(experiment: str, count: int, **columns: object) -> None:
         workspace.store.models(experiment).insert_many(rows.items())
 
 
-def register(node: str, age_s: float, experiment: str = "default") -> None:
+def register(
+    node: str,
+    age_s: float,
+    experiment: str = "default",
+    can: tuple[str, ...] = ("quantize", "onnx"),
+) -> None:
     with Workspace.open() as workspace:
-        machine = RunnerDevice("", can=("quantize", "onnx"))
+        machine = RunnerDevice("", can=can)
         entry = RunnerEntry(f"{node}|1", node, experiment, devices=(machine,))
         beat = workspace.store.now() - age_s
         workspace.store.runners().insert(entry.id, {**columns_of(entry), "beat": beat})
@@ -54,6 +61,37 @@ def test_the_table_and_what_would_help(project: Path, edgeloop: Edgeloop):
         "and 1 more."
     )
     assert "edgeloop devices --watch" in lines[7]
+
+
+def test_a_toolchain_that_no_runner_has_is_named(project: Path, edgeloop: Edgeloop):
+    """Twelve models for boards, three for a chip that a simulator stands for."""
+    asked = {"snapdragon-888": ("snpe:snapdragon-888", 12), "htp:x-elite": ("qnn:x-elite", 3)}
+    for device, (form, count) in asked.items():
+        row = {"targets": json.dumps({"primary": device, "devices": {device: form}})}
+        with Workspace.open() as workspace:
+            rows = {f"{device[:3]}-{i}": {"status": "new", **BENCH, **row} for i in range(count)}
+            workspace.store.models("default").insert_many(rows.items())
+    for node in ("sdk-1", "sdk-2"):
+        register(node, 0.0, can=("quantize", "quantize@snpe", "onnx"))
+    register("sdk-3", 90.0, can=("quantize", "quantize@qnn", "onnx"))
+    found = {line["capability"]: line for line in edgeloop("queue", "--json").json}
+    assert {name: (line["ready"], line["have"]) for name, line in found.items()} == {
+        "linux": (0, 2),
+        "device": (0, 0),
+        "convert qnn": (3, 0),
+        "convert snpe": (12, 2),
+        "htp:x-elite": (0, 0),
+        "snapdragon-888": (0, 0),
+    }
+    assert found["convert snpe"]["stages"] == {"convert": 12}
+    said = edgeloop("queue").out.splitlines()
+    assert said[3].split() == ["convert", "qnn", "3", "0", "0", "0", "s", "3", "0"]
+    assert "More runners would help: 3 for convert qnn, 10 for convert snpe." in said
+    assert (
+        "No live runner can do convert qnn: start one on a machine that has the toolchain qnn."
+        in said
+    )
+    assert not any("can do convert snpe" in line for line in said)
 
 
 def test_every_experiment_has_its_line(project: Path, edgeloop: Edgeloop):

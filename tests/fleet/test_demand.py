@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgeloop.models.experiments import register_devices
 from edgeloop.models.leases import Leases
-from edgeloop.models.plan import default_plan
+from edgeloop.models.plan import DeviceTarget, default_plan
 from edgeloop.models.runners import RunnerDevice, RunnerEntry
 from edgeloop.operate.fleet.demand import (
     Demand,
@@ -33,12 +34,14 @@ from tests.conftest import StoreUnderTest
 NOW = 1_790_000_000.0
 MARGIN_S = 15.0
 PLAN = default_plan(benchmark_runs=3)
-TYPES = ("host", "htp:snapdragon-888", "snapdragon-888", "odd/type|x", "linux")
+TYPES = ("host", "htp:snapdragon-888", "snapdragon-888", "odd/type|x", "linux", "convert snpe")
+TOOLCHAINS = ("snpe", "qnn", "linux")
+REGISTERED = [name for name in TYPES if "/" not in name]  # as runners may register
 CONVERTED = {"quantized": True, "macs": 1, "params": 1, "shape": "[1]", "output_shape": "[1]"}
 EVERYTHING = [
     kind + pin
     for kind in ("quantize", "onnx", "device", "device-accuracy", "device-float")
-    for pin in ("", *(f"@{name}" for name in (*TYPES, "snpe")))
+    for pin in ("", *(f"@{name}" for name in (*TYPES, *TOOLCHAINS)))
 ]
 STAGES = [stage.name for stage in PLAN.stages]
 
@@ -78,6 +81,9 @@ def rows(draw: st.DrawFn) -> dict[str, Value]:
     for column in ("f1_onnx", "f1_1k"):
         if draw(st.booleans()):
             row[column] = 0.8
+    if draw(st.booleans()):  # the devices of its experiment, each with the toolchain it takes
+        chosen = draw(st.dictionaries(st.sampled_from(REGISTERED), st.sampled_from(TOOLCHAINS)))
+        row["targets"] = json.dumps({"primary": next(iter(chosen), ""), "devices": chosen})
     # A stage that is given up takes its model along: which of the others is claimed before is a
     # matter of order. So only models with one stage at a time may have used up their attempts.
     most = 3 if "benchmark_only" in row else 2
@@ -136,13 +142,20 @@ def opened(store: Store) -> Workspace:
     return Workspace(replace(chosen, benchmark_runs=3, clock_margin_seconds=MARGIN_S), store)
 
 
-@given(tables)
+SERVED = (DeviceTarget("snapdragon-888", "snpe"), DeviceTarget("htp:snapdragon-888", "qnn"))
+
+
+@given(tables, st.sampled_from([(), SERVED[:1], SERVED]))
 @settings(max_examples=50, deadline=None)
-def test_fresh_hints_tell_the_same(table: list[dict[str, Value]]) -> None:
+def test_fresh_hints_tell_the_same(
+    table: list[dict[str, Value]], devices: tuple[DeviceTarget, ...]
+) -> None:
     """Where attempts are left: a hint does not say how many were made."""
-    named = {f"model-{number}": row for number, row in enumerate(table)}
     workspace = opened(MemoryStore())
-    workspace.store.models("farm").insert_many(named.items())
+    if devices:
+        register_devices(workspace.store, "farm", devices)
+    rows = [(f"model-{number}", row) for number, row in enumerate(table)]
+    workspace.store.models("farm").insert_many(rows)
     assert restore_hints(workspace)
     assert not restore_hints(workspace), "somebody just has"
     found = {
@@ -150,7 +163,8 @@ def test_fresh_hints_tell_the_same(table: list[dict[str, Value]]) -> None:
         for name, demand in quick_demand(workspace, 1000, NOW).items()
         if demand.ready
     }
-    lines = waiting_work(named.items(), PLAN, (), NOW, MARGIN_S, max_attempts=1000)
+    named = [(row.key, row.values) for row in workspace.store.models("farm").query()]
+    lines = waiting_work(named, PLAN, (), NOW, MARGIN_S, max_attempts=1000)
     assert found == {line.capability: line.ready for line in lines if line.ready}
 
 
@@ -177,10 +191,11 @@ class OneQueue(MemoryStore):
 def test_hints_are_read_as_far_as_they_matter() -> None:
     """Thousands of ready stages, of several capabilities, behind others that somebody holds."""
     store = OneQueue()
-    parts = [("quantize", 3000, 20), ("onnx", 3, 60)]
+    parts = [("quantize", 3000, 20), ("onnx", 3, 60), ("quantize@snpe", 1000, 20)]
     parts += [("device@snapdragon-888", 2000, 30), ("device@htp:snapdragon-888", 5, 30)]
     for number, (capability, count, rank) in enumerate(parts):
-        stage = {"quantize": "convert", "onnx": "f1_onnx"}.get(capability, "benchmark")
+        named = {"quantize": "convert", "onnx": "f1_onnx", "quantize@snpe": "convert snpe"}
+        stage = named.get(capability, "benchmark htp:snapdragon-888")
         for index in range(count):
             key = f"{capability}|{rank:012.3f}|2026-01-01|{number}-{index:05}|{stage}"
             until = NOW + 60 if capability == "quantize" and index < 40 else 0.0
@@ -192,6 +207,7 @@ def test_hints_are_read_as_far_as_they_matter() -> None:
     assert quick_demand(workspace, 16, NOW) == {
         "linux": Demand(ready=16, running=40),
         "device": Demand(),
+        "convert snpe": Demand(ready=16),
         "snapdragon-888": Demand(ready=16),
         "htp:snapdragon-888": Demand(ready=5),
     }
@@ -251,6 +267,40 @@ def test_runners_that_would_help() -> None:
     assert (found["adb:a"].runners, found["adb:a"].have) == (1, 1)
     idle = lines((), PLAN, farm)
     assert list(idle) == ["linux", "device", "htp:hexagon-v73", "snapdragon-888"]
+
+
+def test_conversion_has_a_line_for_each_toolchain() -> None:
+    """What quantizers can do differs: one has the SDK, the other one has not."""
+    both = {"snapdragon-888": "snpe:snapdragon-888", "htp:x-elite": "qnn:x-elite"}
+    targets = json.dumps({"primary": "snapdragon-888", "devices": both})
+    rows: dict[str, Values] = {
+        **{f"m-{i}": {"status": "new", "benchmark_only": 1, "targets": targets} for i in range(4)},
+        "unasked": {"status": "new", "benchmark_only": 1},
+    }
+    found = lines(rows.items(), PLAN, ())
+    assert list(found)[:4] == ["linux", "device", "convert qnn", "convert snpe"]
+    assert dict(found["convert snpe"].stages) == {"convert": 4}
+    assert dict(found["convert qnn"].stages) == {"convert qnn": 4}
+    assert (found["linux"].ready, found["convert qnn"].have) == (1, 0)
+    plain, with_sdk = ("quantize", "quantize@qnn", "onnx"), ("quantize", "quantize@snpe", "onnx")
+    farm = [
+        runner("image", machine(*plain)),
+        runner("sdk", machine(*plain, *with_sdk)),
+        runner("rig", machine("onnx"), board("a")),
+        runner("gone", machine(*with_sdk), age_s=41.0),
+    ]
+    served = lines(rows.items(), PLAN, farm)
+    assert (served["convert qnn"].have, served["convert snpe"].have) == (2, 1)
+    assert (served["convert qnn"].runners, served["convert snpe"].runners) == (4, 4)
+    assert served["linux"].have == 3
+    assert list(served) == list(found), "toolchains are no types of devices"
+
+
+def test_a_device_that_is_named_like_a_line_has_one_of_its_own() -> None:
+    for name in ("linux", "total", "convert snpe"):
+        assert group_of(f"device-accuracy@{name}") == f"device@{name}"
+    assert group_of("quantize@linux") == "convert linux"
+    assert group_of("quantize@") == group_of("quantize") == group_of("onnx") == "linux"
 
 
 def test_how_long_the_oldest_has_waited() -> None:

@@ -20,12 +20,13 @@ from click.testing import CliRunner
 from edgeloop.cli.app import app
 from edgeloop.errors import Conflict, EdgeloopError
 from edgeloop.operate.fleet import control as fleet_control
+from edgeloop.operate.fleet.local import LocalLauncher
 from edgeloop.operate.fleet.records import Bounds, FleetRecord, Fleets, FleetSpec
 from edgeloop.settings import Settings
 from edgeloop.workspace import Workspace
 from tests.conftest import StoreUnderTest
 from tests.nets import save_tiny
-from tests.peers.board import VirtualBoard
+from tests.peers.board import VirtualBoard, make_sdk
 from tests.runner.conftest import NETS
 
 LIMIT_S = 240.0
@@ -319,3 +320,12 @@ def test_up_obeys_its_options_then_the_file_then_what_the_fleet_was_told(
     monkeypatch.setattr(Fleets, "remove", lambda *_: False)
     said = CliRunner().invoke(app, ["fleet", "down", "--forget"]).exception
     assert isinstance(said, Conflict) and "the fleet 'fleet' was changed just now" in str(said)
+
+
+def test_this_machine_names_the_toolchains_that_it_has(tmp_path: Path):
+    """What a fleet here follows: conversions that no runner of it could do are left."""
+    plain = Settings.load(tmp_path, {})
+    sdk = make_sdk(tmp_path / "sdk")
+    with_sdk = Settings.load(tmp_path, {}, platform_keys={"snpe_root": str(sdk)})
+    assert list(LocalLauncher(tmp_path, plain).toolchains()) == ["qnn"]
+    assert list(LocalLauncher(tmp_path, with_sdk).toolchains()) == ["qnn", "snpe"]

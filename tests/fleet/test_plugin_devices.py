@@ -55,7 +55,7 @@ def record(settings: Settings) -> FleetRecord:
 
 def test_every_machine_of_a_fleet_runs_the_device_of_a_plug_in(tmp_path: Path):
     fleet = record(project(tmp_path, "[ort1]"))
-    order = machine_order("runner-1", "default", fleet, [])
+    order = machine_order("runner-1", "default", fleet)
     assert order.arguments[order.arguments.index("--device") + 1] == "ort1"
 
 
@@ -64,7 +64,7 @@ def test_every_board_of_a_plug_in_gets_a_runner_of_its_own(tmp_path: Path):
     assert serves_board(fleet, "pin:7") and not serves_board(fleet, "adb:8c2f11d0")
     order = board_order("board-1", "default", "pin:7", fleet)
     assert (order.device, order.resources) == ("pin:7", {"pin:7": 1.0})
-    assert "pin" not in machine_order("runner-1", "default", fleet, ["pin:7"]).arguments
+    assert "pin" not in machine_order("runner-1", "default", fleet).arguments
 
 
 def test_a_device_that_no_platform_has_is_refused(tmp_path: Path):

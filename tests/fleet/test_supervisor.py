@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ class Engine(Launcher):
         self.told: dict[str, RunnerState] = {}
         self.killed: list[str] = []
         self.most: int | None = None
+        self.can_convert: list[str] | None = None
         self.is_away = False
 
     def start(self, order: RunnerOrder) -> None:
@@ -55,6 +56,9 @@ class Engine(Launcher):
 
     def places(self, cpus: int) -> int | None:
         return self.most
+
+    def toolchains(self) -> Collection[str] | None:
+        return self.can_convert
 
     def notes(self) -> Mapping[str, str]:
         return {i: "no node has 1 CPU" for i, s in self.states().items() if s == "waiting"}
@@ -117,12 +121,18 @@ class House:
         for hint in list(queue.query("quantize|")):
             queue.delete(hint)
 
-    def register(self, runner: str, is_working: bool = False, since: float | None = None) -> None:
+    def register(
+        self,
+        runner: str,
+        is_working: bool = False,
+        since: float | None = None,
+        can: tuple[str, ...] = ("quantize", "onnx"),
+    ) -> None:
         doing = (CurrentStage("convert", "net-1", self.store.now()),) if is_working else ()
         state = "busy" if is_working else "idle"
         device = RunnerDevice(
             state=state,
-            can=("quantize", "onnx"),
+            can=can,
             doing=doing,
             since=self.store.now() if since is None else since,
         )
@@ -445,23 +455,84 @@ def test_every_board_has_one_runner_and_experiments_take_turns(folder: Path):
     assert engine.told == {second.id: "draining"}
 
 
-def test_a_fleet_of_boards_converts_for_them(folder: Path):
+def offer_conversion(house: House, toolchain: str, count: int) -> None:
+    """As a board asks for it that another machine has."""
+    for number in range(count):
+        key = f"quantize@{toolchain}|0|x|{toolchain}-{number}|convert {toolchain}"
+        values = {"model": f"{toolchain}-{number}", "stage": f"convert {toolchain}"}
+        house.store.queue("faces").insert(key, values)
+
+
+def test_machines_of_a_fleet_of_boards_are_told_no_toolchain(folder: Path):
+    """They convert for whichever devices ask, with all that they have."""
     house = House(folder, Engine(boards=["adb:one"]), runners="1:1", devices=("adb:one",))
     house.tick()
     (machine,) = [order for order in house.engine.there.values() if not order.device]
-    assert machine.words[:2] == ("--toolchain", "snpe")
+    assert machine.words[0] == "--grace"
     house.engine.boards.clear()  # its cable is loose
     house.tick(3)
-    assert machine.id not in house.engine.told
-    house.engine.finish()
-    house.pass_s(21)
-    house.supervisor = house.supervisor_now()  # which has never seen the board
-    house.tick(3)
-    assert list(house.engine.there) == [machine.id] and not house.engine.told
-    changed = house.spec.model_copy(update={"devices": ()})
-    house.fleets.declare(changed, "local", "here")
+    assert not house.engine.told.get(machine.id)
+
+
+def test_a_fleet_follows_the_conversions_that_its_machines_can_do(folder: Path):
+    engine = Engine()
+    engine.can_convert = ["qnn"]
+    house = House(folder, engine, runners="0:9")
+    offer_conversion(house, "snpe", 4)
     house.tick()
-    assert machine.id in house.engine.told
+    assert not engine.there, "no machine of the fleet has the SDK"
+    offer_conversion(house, "qnn", 2)
+    house.tick()
+    assert len(engine.of("faces")) == 2
+    engine.can_convert = ["qnn", "snpe"]  # it has just been installed
+    house.tick()
+    assert len(engine.of("faces")) == 6
+
+
+@pytest.mark.parametrize(
+    ("options", "runners"),
+    [((), 5), (("--toolchain", "snpe"), 3), (("--toolchain=qnn",), 2), (("--no-quantize",), 0)],
+)
+def test_options_decide_which_conversions_a_fleet_follows(
+    folder: Path, options: tuple[str, ...], runners: int
+):
+    house = House(folder, runners="0:9", options=options)
+    offer_conversion(house, "snpe", 3)
+    offer_conversion(house, "qnn", 2)
+    house.tick()
+    assert len(house.engine.of("faces")) == runners
+
+
+def test_where_toolchains_are_unknown_the_runners_tell(folder: Path):
+    """Machines of a cluster: the first runners find out, and later work of the kind is left."""
+    house = House(folder, runners="0:4", idle_seconds=5)
+    offer_conversion(house, "snpe", 2)
+    house.tick()
+    started = house.engine.of("faces")
+    assert len(started) == 2
+    for runner in started:
+        house.register(runner, can=("quantize", "quantize@qnn", "onnx"))
+    house.tick(12)
+    assert set(house.engine.told) == set(started), "they are idle, and nothing is for them"
+    house.engine.finish()
+    house.tick(12)
+    assert not house.engine.there, "the same is not tried again and again"
+    offer_conversion(house, "qnn", 1)
+    house.tick()
+    assert len(house.engine.of("faces")) == 1
+
+
+def test_conversions_are_no_work_for_boards(folder: Path):
+    engine = Engine(boards=["adb:one"])
+    both = {"faces": None, "hands": None}
+    house = House(folder, engine, runners="0:1", devices=("adb",), experiments=both)
+    engine.can_convert = []
+    offer_conversion(house, "snpe", 3)
+    values = {"model": "m", "stage": "benchmark"}
+    house.store.queue("hands").insert("device@qcs8550|0|x|m|benchmark", values)
+    house.tick(2)
+    (order,) = engine.there.values()
+    assert order.experiment == "hands"
 
 
 def test_virtual_devices_are_of_every_runner_and_count_as_its_work(folder: Path):

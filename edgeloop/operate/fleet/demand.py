@@ -12,18 +12,19 @@ import functools
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal
 
-from edgeloop.models.plan import Plan, StageRecord, is_foreign, records_of
+from edgeloop.models.plan import CONVERTS, Plan, StageRecord, is_foreign, records_of
 from edgeloop.models.queue import FINISHED, free_at, is_claimable, plain_key
 from edgeloop.models.runners import RunnerDevice, RunnerEntry
 from edgeloop.store import Condition, Table, Values, after_prefix
 from edgeloop.workspace import Workspace
 
-LINUX = "linux"  # stages that need no device: convert, f1_onnx
+LINUX = "linux"  # f1_onnx, and conversion of models that no device has asked a toolchain for
+CONVERT = "convert "  # begins the lines of toolchains: `convert snpe`
 DEVICE = "device"  # stages of models that no device has measured yet: any will do
 SERVING = ("busy", "idle", "hot")  # states of a device that does work
 FIRST_HINTS, NEXT_HINTS = 100, 1_000  # read at once
@@ -38,8 +39,9 @@ WorkState = Literal["ready", "running", "blocked"]
 
 @dataclass(frozen=True)
 class WaitingWork:
-    """The work for one capability: `linux`, `device`, or what models are pinned to, which is a
-    device type such as `htp:qcs8550` or a board's chip, or a toolchain.
+    """The work for one capability: `linux`, `device`, a conversion such as `convert snpe`, or what
+    models are pinned to, which is a device type such as `htp:qcs8550` or a board's chip, or a
+    toolchain.
 
     Attributes:
         capability: The name of this group of stages.
@@ -110,8 +112,8 @@ def waiting_work(
         max_attempts: After how many attempts a stage is given up.
 
     Returns:
-        One line per capability: always `linux` and `device`, then what models are pinned to and
-        what live runners have, by name.
+        One line per capability: always `linux` and `device`, then conversions by toolchain, then
+        what models are pinned to and what live runners have, by name.
     """
     work = (each for _, row in rows for each in stage_work(row, plan, margin_s, max_attempts))
     return summed_work(work, entries, now)
@@ -135,13 +137,17 @@ def summed_work(
             since = max(each.waits_since, 0.0 if each.is_queued else each.free_at) or math.inf
             if since < oldest.get(each.capability, math.inf):
                 oldest[each.capability] = since
-    served = [_ServedDevice(entry, device) for entry in entries for device in entry.devices]
+    toolchains = {name for entry in entries for name in (entry.toolchain, *toolchains_of(entry))}
+    served = [
+        _ServedDevice(entry, device, toolchains) for entry in entries for device in entry.devices
+    ]
     capabilities = {name for name, _, _ in counts} | set(known)
     capabilities = capabilities.union(*(device.types for device in served)) - {LINUX, DEVICE}
+    conversions = sorted(name for name in capabilities if name.startswith(CONVERT))
     devices = [device for device in served if not device.is_dead]
     return tuple(
         _line(name, counts, max(0.0, now - oldest.get(name, now)), devices)
-        for name in (LINUX, DEVICE, *sorted(capabilities))
+        for name in (LINUX, DEVICE, *conversions, *sorted(capabilities.difference(conversions)))
     )
 
 
@@ -225,17 +231,32 @@ def restore_hints(workspace: Workspace, interval_s: float = 10.0) -> bool:
 
 @functools.lru_cache(maxsize=1_000)
 def group_of(capability: str) -> str:
-    """The line on which a capability of a runner or a hint is counted: `quantize` is `linux`."""
+    """The line on which a capability of a runner or a hint is counted: `quantize` is `linux`, and
+    `quantize@snpe` is `convert snpe`."""
     kind, _, pin = capability.partition("@")
+    if kind == CONVERTS and pin:
+        return conversion_group(pin)
     if not kind.startswith("device"):
         return LINUX
     return group_of_pin(pin) if pin else DEVICE
 
 
+def conversion_group(toolchain: str) -> str:
+    """The line of conversions with this toolchain."""
+    return CONVERT + plain_key(toolchain)
+
+
 def group_of_pin(pin: str) -> str:
     """The line of models that are pinned to this device type."""
     plain = plain_key(pin)
-    return f"{DEVICE}@{plain}" if plain in _TAKEN_NAMES else plain
+    is_taken = plain in _TAKEN_NAMES or plain.startswith(CONVERT)
+    return f"{DEVICE}@{plain}" if is_taken else plain
+
+
+def toolchains_of(entry: RunnerEntry) -> frozenset[str]:
+    """What a runner converts with."""
+    kinds = (can.partition("@") for can in entry.capabilities)
+    return frozenset(pin for kind, _, pin in kinds if kind == CONVERTS) - {""}
 
 
 def _stage_work(row: Values, plan: Plan, margin_s: float, max_attempts: int) -> Iterator[StageWork]:
@@ -267,9 +288,12 @@ def _stage_work(row: Values, plan: Plan, margin_s: float, max_attempts: int) -> 
 class _ServedDevice:
     """A device of a runner, or its machine, and what it can do."""
 
-    def __init__(self, entry: RunnerEntry, device: RunnerDevice) -> None:
-        pins = {can.partition("@")[2] for can in device.can} - {""}
-        types = pins - {device.device, entry.toolchain}
+    def __init__(
+        self, entry: RunnerEntry, device: RunnerDevice, toolchains: Collection[str]
+    ) -> None:
+        kinds = (can.partition("@") for can in device.can)
+        pins = {pin for kind, _, pin in kinds if kind.startswith(DEVICE)} - {""}
+        types = pins - {device.device, *toolchains}
         self.name = device.device
         self.groups = {group_of(can) for can in device.can}
         self.is_board = bool(types)  # one of a type; other devices are their own
@@ -314,7 +338,7 @@ def _counted_hints(
     read as matters."""
     counts: dict[str, Counter[str]] = {}
     kinds = {stage.capability for stage in plan.stages}
-    others = {f"{kind}|" for kind in kinds if not kind.startswith(DEVICE)}
+    others = {f"{kind}|" for kind in kinds if not kind.startswith(DEVICE)} | {f"{CONVERTS}@"}
     for prefix in sorted({DEVICE} | others):
         after, size = "", 2 * most + FIRST_HINTS
         while page := list(hints.query(prefix, after=after, limit=size)):

@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -129,6 +129,10 @@ class Launcher(ABC):
     def places(self, cpus: int) -> int | None:
         """How many runners with so many CPUs can ever be at work; None: unknown, because
         machines come and go."""
+        return None
+
+    def toolchains(self) -> Collection[str] | None:
+        """What its machines can convert with; None: unknown until a runner there has told."""
         return None
 
     def notes(self) -> Mapping[str, str]:

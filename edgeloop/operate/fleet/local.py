@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ from edgeloop.store.location import location_text
 
 MOST_LOGS = 50
 _LOOK_FOR_BOARDS_S = 10.0
+_LOOK_FOR_TOOLCHAINS_S = 60.0
 _LOCK_S = 10.0  # keepers hold the lock for moments, when they check whether it is held
 _LARGEST_LOG_BYTES = 2_000_000
 
@@ -100,6 +101,8 @@ class LocalLauncher(Launcher):
         self._started: list[subprocess.Popen[bytes]] = []
         self._boards: tuple[str, ...] = ()
         self._looked_at = -_LOOK_FOR_BOARDS_S
+        self._toolchains: tuple[str, ...] = ()
+        self._checked_at = -_LOOK_FOR_TOOLCHAINS_S
         self._runners.mkdir(parents=True, exist_ok=True)
         self._logs.mkdir(exist_ok=True)
 
@@ -174,6 +177,13 @@ class LocalLauncher(Launcher):
     def places(self, cpus: int) -> int:
         return max(1, available_cpus() // cpus)
 
+    def toolchains(self) -> Collection[str]:
+        """What is installed here; more may be installed later."""
+        if time.monotonic() - self._checked_at >= _LOOK_FOR_TOOLCHAINS_S:
+            self._checked_at = time.monotonic()
+            self._toolchains = tuple(_installed_toolchains(self._settings))
+        return self._toolchains
+
     def notes(self) -> Mapping[str, str]:
         notes = {folder.name: str(self._told(folder).get("note", "")) for folder in self._folders()}
         return {runner: note for runner, note in notes.items() if note}
@@ -206,6 +216,16 @@ class LocalLauncher(Launcher):
     def _unavailable(self, folder: Path, error: OSError) -> ComputeUnavailable:
         reason = f"{folder}: {error.strerror or error}"
         return ComputeUnavailable(compute="local", reason=reason)
+
+
+def _installed_toolchains(settings: Settings) -> Iterator[str]:
+    from edgeloop.platforms import platforms
+
+    for platform in platforms():
+        if platform.has_toolchain:
+            with contextlib.suppress(EdgeloopError):
+                platform.check_toolchain(settings)
+                yield platform.name
 
 
 def main() -> None:

@@ -22,14 +22,18 @@ from functools import cache
 
 from edgeloop._util.redact import redact
 from edgeloop.errors import ComputeUnavailable, EdgeloopError, StoreError, SupervisorReplaced
+from edgeloop.models.plan import CONVERTS
 from edgeloop.models.runners import Registry, RunnerEntry
 from edgeloop.operate.fleet.demand import (
+    CONVERT,
     DEVICE,
     LINUX,
     Demand,
     DemandReader,
+    conversion_group,
     group_of,
     restore_hints,
+    toolchains_of,
 )
 from edgeloop.operate.fleet.launcher import Launcher, RunnerOrder, RunnerState
 from edgeloop.operate.fleet.records import (
@@ -38,11 +42,10 @@ from edgeloop.operate.fleet.records import (
     FleetObservation,
     FleetRecord,
     Fleets,
-    FleetSpec,
     new_runner_name,
 )
 from edgeloop.operate.fleet.start import settings_words
-from edgeloop.platforms import converter_of, is_board
+from edgeloop.platforms import is_board
 from edgeloop.settings import Settings
 from edgeloop.store import Store
 from edgeloop.store.location import open_store
@@ -122,7 +125,7 @@ class _Seen:
     orders: Mapping[str, RunnerOrder]
     demand: Mapping[str, Mapping[str, Demand]] = field(default_factory=dict)
     served_boards: tuple[str, ...] = ()
-    known_boards: tuple[str, ...] = ()  # also those that are away for a while
+    toolchains: Collection[str] | None = None  # of its machines; None: unknown
 
     def active(self) -> dict[str, RunnerOrder]:
         """Runners that are there or will be, and have not been told to end."""
@@ -177,7 +180,6 @@ class FleetSupervisor:
         self._starved_since: dict[str, float] = {}
         self._turns = BoardTurns()
         self._held_since: dict[str, float] = {}
-        self._boards_seen: dict[str, None] = {}
         self._last_tick = clock()
         self._reported: FleetObservation | None = None
         self._reported_at = -BEAT_S
@@ -234,9 +236,14 @@ class FleetSupervisor:
             self._activity.refresh(states)
             most = record.bounds.most
             demand = {name: self._demand(name, most) for name in record.spec.experiments}
-            served = self._served_boards(record)
-            boards = self._known_boards(record, served, orders)
-            return _Seen(record, states, orders, demand, served, boards)
+            return _Seen(
+                record,
+                states,
+                orders,
+                demand,
+                served_boards=self._served_boards(record),
+                toolchains=self._toolchains(),
+            )
         return _Seen(record, states, orders)
 
     def _look_again(self, seen: _Seen) -> _Seen:
@@ -244,6 +251,10 @@ class FleetSupervisor:
         states = self._launcher.states()
         orders = {id_: o for id_, o in self._launcher.orders().items() if id_ in states}
         return replace(seen, states=states, orders=orders)
+
+    def _toolchains(self) -> Collection[str] | None:
+        installed = self._launcher.toolchains()
+        return self._activity.toolchains if installed is None else installed
 
     def _demand(self, experiment: str, most: int) -> Mapping[str, Demand]:
         workspace = self._workspace(experiment)
@@ -285,11 +296,12 @@ class FleetSupervisor:
     def _replace_outdated(self, seen: _Seen) -> None:
         """Runners that were told otherwise than they would be now end after their stage."""
         spec, record = seen.record.spec, seen.record
-        machine = machine_order("", "", record, seen.known_boards)
+        machine = machine_order("", "", record)
         for id_, order in seen.active().items():
             template = board_order("", "", order.device, record) if is_for_board(order) else machine
             is_served = order.experiment in spec.experiments
-            if not is_served or not is_as_told(order, template, record, seen.known_boards):
+            is_as_told = replace(order, id="", experiment="") == template
+            if not is_served or not is_as_told:
                 self._launcher.drain(id_)
                 self._tell(f"{id_} ends after its stage: the fleet's settings have changed")
                 seen.states = {**seen.states, id_: "draining"}
@@ -306,7 +318,7 @@ class FleetSupervisor:
             for name in list(lacking):
                 if not free:
                     break
-                self._start(machine_order(self._new_id(), name, record, seen.known_boards))
+                self._start(machine_order(self._new_id(), name, record))
                 lacking[name], free = lacking[name] - 1, free - 1
                 if not lacking[name]:
                     del lacking[name]
@@ -327,7 +339,8 @@ class FleetSupervisor:
         )
 
     def _claims(self, seen: _Seen, have: Mapping[str, int]) -> list[Claim]:
-        serves, idle_limit_s = machine_groups(seen.record.spec), seen.record.spec.idle_seconds
+        serves = machine_groups(seen.record, seen.toolchains)
+        idle_limit_s = seen.record.spec.idle_seconds
         work = {
             name: sum(d.ready + d.running for group, d in demand.items() if serves(group))
             for name, demand in seen.demand.items()
@@ -378,19 +391,11 @@ class FleetSupervisor:
         there = self._launcher.devices() if may_have_boards(record) else ()
         return tuple(board for board in there if serves_board(record, board))
 
-    def _known_boards(
-        self, record: FleetRecord, served: tuple[str, ...], orders: Mapping[str, RunnerOrder]
-    ) -> tuple[str, ...]:
-        """Boards that this fleet has or had: machines go on converting for one that is away."""
-        of_runners = [order.device for order in orders.values() if is_for_board(order)]
-        self._boards_seen.update(dict.fromkeys((*served, *of_runners)))
-        return tuple(board for board in self._boards_seen if serves_board(record, board))
-
     def _serve_boards(self, seen: _Seen, passed_s: float) -> int:
         """One runner for each board, of the experiment whose turn it is; how many there are."""
         record, now = seen.record, self._clock()
         weights = {name: share.weight for name, share in record.spec.experiments.items()}
-        for_boards = board_groups(record.spec)
+        for_boards = board_groups(record)
         self._turns.arrive(
             name
             for name, demand in seen.demand.items()
@@ -497,7 +502,8 @@ IN_VAIN_S = 60.0  # the first claim in a large fleet may take half a minute
 
 
 class RunnerActivity:
-    """What is known of the runners of all experiments, looked up now and then."""
+    """What is known of the runners of all experiments, looked up now and then. `toolchains` are
+    what runners of the fleet have converted with so far; None before one has registered."""
 
     def __init__(self, store: Store, clock: Callable[[], float]) -> None:
         self._store, self._clock = store, clock
@@ -506,6 +512,7 @@ class RunnerActivity:
         self._entries_of: dict[str, list[RunnerEntry]] = {}  # by runner
         self._read_at = -REGISTRY_S
         self._store_s = 0.0  # the store's clock at that time
+        self.toolchains: frozenset[str] | None = None
         self._waiting_since: dict[str, float] = {}
         self._work_since: dict[str, float] = {}
 
@@ -518,6 +525,8 @@ class RunnerActivity:
             self._entries_of = {}
             for entry in self._entries:
                 self._entries_of.setdefault(entry.node, []).append(entry)
+                if entry.node in states and CONVERTS in entry.capabilities:
+                    self.toolchains = (self.toolchains or frozenset()) | toolchains_of(entry)
             self._read_at, self._store_s = now, self._store.now()
 
     def note_work(self, experiments: Iterable[str]) -> None:
@@ -703,35 +712,17 @@ def is_for_board(order: RunnerOrder | None) -> bool:
     return order is not None and _is_board(order.device)
 
 
-# Asked at every tick of a supervisor; these look through all installed packages.
-_is_board, _converter_of = cache(is_board), cache(converter_of)
+# Asked at every tick of a supervisor; it looks through all installed packages.
+_is_board = cache(is_board)
 
 
-def machine_order(
-    name: str, experiment: str, record: FleetRecord, boards: Sequence[str]
-) -> RunnerOrder:
+def machine_order(name: str, experiment: str, record: FleetRecord) -> RunnerOrder:
     """A runner that converts and evaluates on a machine, with the devices that every machine has.
-    If the fleet has boards instead, it converts for those."""
+    It converts with every toolchain there, for whichever devices ask."""
     machine_devices = [device for device in record.spec.devices if not _is_board(device)]
     devices = tuple(word for device in machine_devices for word in ("--device", device))
-    tool: tuple[str, ...] = ()
-    if boards and not machine_devices and "--toolchain" not in record.spec.options:
-        tool = ("--toolchain", _converter_of(boards[0]))
-    words = (*devices, *tool, *_common_words(record))
+    words = (*devices, *_common_words(record))
     return RunnerOrder(name, experiment, cpus=record.spec.cpus, words=words)
-
-
-def is_as_told(
-    order: RunnerOrder, template: RunnerOrder, record: FleetRecord, boards: Sequence[str]
-) -> bool:
-    """Whether a runner was told what it would be told now. While no board is known, it may convert
-    for one that an earlier supervisor knew."""
-    plain = replace(order, id=template.id, experiment=template.experiment)
-    if plain == template:
-        return True
-    if boards or not may_have_boards(record) or order.words[:1] != ("--toolchain",):
-        return False
-    return replace(plain, words=order.words[2:]) == template
 
 
 def may_have_boards(record: FleetRecord) -> bool:
@@ -764,20 +755,42 @@ def _common_words(record: FleetRecord) -> tuple[str, ...]:
     return (*settings, *dataset, *task, "--grace", f"{spec.grace:g}", *spec.options)
 
 
-def machine_groups(spec: FleetSpec) -> Callable[[str], bool]:
-    """Whether a runner on a machine can do the work of a group, as `demand` names them."""
-    machine_devices = [device for device in spec.devices if not _is_board(device)]
+def machine_groups(
+    record: FleetRecord, toolchains: Collection[str] | None
+) -> Callable[[str], bool]:
+    """Whether a runner on a machine can do the work of a group, as `demand` names them.
+    `toolchains` are what the machines convert with; None: it is tried."""
+    machine_devices = [device for device in record.spec.devices if not _is_board(device)]
     kinds = {device.partition(":")[0] for device in machine_devices}
+    chosen = _chosen_toolchain(record)
+    can_convert = "--no-quantize" not in record.spec.options
+    installed = None if toolchains is None else {conversion_group(name) for name in toolchains}
 
     def serves(group: str) -> bool:
         if group == LINUX:
             return True
+        if group.startswith(CONVERT):
+            is_chosen = not chosen or group == conversion_group(chosen)
+            return can_convert and is_chosen and (installed is None or group in installed)
         return bool(machine_devices) and (group == DEVICE or group.partition(":")[0] in kinds)
 
     return serves
 
 
-def board_groups(spec: FleetSpec) -> Callable[[str], bool]:
-    """Whether the work of a group may be for a board: all that is pinned to no other device."""
-    by_machines = machine_groups(spec)
-    return lambda group: group == DEVICE or not by_machines(group)
+def _chosen_toolchain(record: FleetRecord) -> str:
+    """The one that runners are told to convert with; empty: all that they have."""
+    words = record.spec.options
+    for place, word in enumerate(words):
+        option, _, value = word.partition("=")
+        if option == "--toolchain":
+            return value or "".join(words[place + 1 : place + 2])
+    return str(record.settings.get("toolchain") or "")
+
+
+def board_groups(record: FleetRecord) -> Callable[[str], bool]:
+    """Whether the work of a group may be for a board: all that is pinned to no other device. Their
+    runners leave conversion to machines."""
+    by_machines = machine_groups(record, None)
+    return lambda group: (
+        not group.startswith(CONVERT) and (group == DEVICE or not by_machines(group))
+    )
