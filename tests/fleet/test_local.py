@@ -322,10 +322,12 @@ def test_up_obeys_its_options_then_the_file_then_what_the_fleet_was_told(
     assert isinstance(said, Conflict) and "the fleet 'fleet' was changed just now" in str(said)
 
 
-def test_this_machine_names_the_toolchains_that_it_has(tmp_path: Path):
+def test_this_machine_names_the_toolchains_that_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """What a fleet here follows: conversions that no runner of it could do are left."""
-    plain = Settings.load(tmp_path, {})
-    sdk = make_sdk(tmp_path / "sdk")
-    with_sdk = Settings.load(tmp_path, {}, platform_keys={"snpe_root": str(sdk)})
-    assert list(LocalLauncher(tmp_path, plain).toolchains()) == ["qnn"]
-    assert list(LocalLauncher(tmp_path, with_sdk).toolchains()) == ["qnn", "snpe"]
+    for name in ("SNPE_ROOT", "QAIRT_SDK_ROOT"):
+        monkeypatch.delenv(name, raising=False)
+    assert list(LocalLauncher(tmp_path, Settings.load(tmp_path)).toolchains()) == ["qnn"]
+    monkeypatch.setenv("SNPE_ROOT", str(make_sdk(tmp_path / "sdk")))
+    assert list(LocalLauncher(tmp_path, Settings.load(tmp_path)).toolchains()) == ["qnn", "snpe"]

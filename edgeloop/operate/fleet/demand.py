@@ -246,6 +246,13 @@ def conversion_group(toolchain: str) -> str:
     return CONVERT + plain_key(toolchain)
 
 
+def group_named(name: str) -> str:
+    """The line that somebody asks for by its name; a device type may stand for its own."""
+    if name.startswith(CONVERT):
+        return conversion_group(name.removeprefix(CONVERT))
+    return group_of_pin(name)
+
+
 def group_of_pin(pin: str) -> str:
     """The line of models that are pinned to this device type."""
     plain = plain_key(pin)

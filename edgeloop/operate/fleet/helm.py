@@ -276,6 +276,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "get": lambda mapping, key: mapping.get(key, ""),
     "gt": lambda a, b: a > b,
     "has": lambda item, items: item in items,
+    "hasPrefix": lambda start, text: text.startswith(start),
     "hasKey": lambda mapping, key: key in mapping,
     "int": int,
     "join": lambda separator, items: separator.join(items),
@@ -304,6 +305,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "toString": _text,
     "toYaml": _yaml,
     "trimAll": lambda characters, text: text.strip(characters),
+    "trimPrefix": lambda start, text: text.removeprefix(start),
     "trunc": lambda length, text: text[:length],
     "urlquery": quote_plus,
 }

@@ -228,13 +228,20 @@ Quantity = Annotated[
     str, matching(r"[0-9]+(\.[0-9]+)?([KMGTPE]i?|[mk])?", "a size such as 20Gi or 500Mi")
 ]
 Cidr = Annotated[str, AfterValidator(_cidr)]
-_CAPABILITY = r"[A-Za-z0-9][A-Za-z0-9:._-]{0,99}"
+_CAPABILITY = r"(convert )?[A-Za-z0-9][A-Za-z0-9:._-]{0,99}"
+_TOOLCHAIN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,49}"
 _DEVICE = r"[a-z][a-z0-9_-]{0,40}(:[A-Za-z0-9._-]{1,80})?"
 
 
 def _capability(text: str) -> str:
     if not re.fullmatch(_CAPABILITY, text):
         raise ValueError(f"must be a line of 'edgeloop queue', such as linux, not {text!r}")
+    return text
+
+
+def _toolchain(text: str) -> str:
+    if not re.fullmatch(_TOOLCHAIN, text):
+        raise ValueError(f"must be a toolchain such as qnn or snpe, not {text!r}")
     return text
 
 
@@ -267,6 +274,11 @@ Capability = Annotated[
     str,
     AfterValidator(_capability),
     WithJsonSchema({"type": "string", "pattern": f"^{_CAPABILITY}$"}),
+]
+Toolchain = Annotated[
+    str,
+    AfterValidator(_toolchain),
+    WithJsonSchema({"type": "string", "pattern": f"^{_TOOLCHAIN}$"}),
 ]
 Device = Annotated[str, _DeviceName()]
 
@@ -411,10 +423,17 @@ class RunnerValues(PlacementValues):
         "`htp:CHIP` to measure on the simulator as well; by default runners convert and score on "
         "the CPU. Boards are outside of the cluster, with runners of their own.",
     )
+    toolchains: list[Toolchain] = key(
+        lambda: ["qnn"],
+        "What the image converts with: `qnn`; also `snpe` if the SDK is built in (with `snpeClaim` "
+        "it is there). A chosen one in `settings.toolchain` or `--toolchain` among `args` counts "
+        "alone.",
+    )
     capabilities: list[Capability] = key(
         list,
-        "Lines of `edgeloop queue` that the number of runners follows; by default `linux`, and "
-        "with a device also `device` and the device's own.",
+        "Lines of `edgeloop queue` that the number of runners follows; by default `linux`, "
+        "`convert TOOLCHAIN` for each of the toolchains, and with a device also `device` and the "
+        "device's own.",
     )
     cpus: Natural = key(
         2, "Cores that a runner uses (`--cpus`), as it requests; 0: all that its container may use."
@@ -458,6 +477,7 @@ class ExperimentValues(ChartSection):
     stages_per_runner: Positive | None = key(None, "Waiting stages per runner.")
     device: Device | None = key(None, "Its device.")
     cpus: Natural | None = key(None, "Cores that a runner uses.")
+    toolchains: list[Toolchain] | None = key(None, "What its image converts with.")
     capabilities: list[Capability] | None = key(None, "Lines of `edgeloop queue` to follow.")
     args: list[str] | None = key(None, "More options of `edgeloop runner`.")
     resources: Plain | None = key(None, "What a container gets.")

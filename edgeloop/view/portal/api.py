@@ -75,7 +75,8 @@ Capabilities = Annotated[
     Query(
         alias="capability",
         max_length=50,
-        description="Device types that are reported even if no model and no runner has them yet.",
+        description="Device types, and conversions such as `convert snpe`, that are reported even "
+        "if no model and no runner has them yet.",
     ),
 ]
 
@@ -101,8 +102,9 @@ class RunnerNumbers(BaseModel):
 
 
 class QueueNumbers(BaseModel):
-    """Work by capability: `linux`, `device`, and one entry per device type that models are pinned
-    to, such as `htp:qcs8550`. All of them are there even if nothing waits."""
+    """Work by capability: `linux`, `device`, one entry per toolchain that devices ask for, such as
+    `convert snpe`, and one per device type that models are pinned to, such as `htp:qcs8550`. All of
+    them are there even if nothing waits."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, WorkNumbers]

@@ -42,6 +42,7 @@ _REPEATED = frozenset(
         "latency_basis",
         "runs",
         "tags",
+        "targets",
     }
 )
 

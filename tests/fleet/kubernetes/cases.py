@@ -51,13 +51,14 @@ CASES: dict[str, dict[str, Any]] = {
                 "resources": {"limits": {"memory": "8Gi"}},
                 "nodeSelector": {"disk": "ssd"},
             },
-            {"name": "random", "dataset": {}},
+            {"name": "random", "dataset": {}, "toolchains": ["snpe"]},
         ],
     },
     "a Deployment that is scaled by the portal": {
         "runner": {
             "mode": "deployment",
             "device": "htp:qcs8550",
+            "toolchains": ["qnn", "snpe"],
             "stagesPerRunner": 4,
             "minReplicas": 2,
         },
@@ -77,7 +78,10 @@ CASES: dict[str, dict[str, Any]] = {
         "networkPolicy": {"storeCidrs": ["10.0.0.0/8"], "storePorts": [5432, 9000]},
     },
     "jobs that are scaled by the database, with Secrets of the release": {
-        "runner": {"scaler": {"type": "postgresql"}, "capabilities": ["linux", "qcs8550"]},
+        "runner": {
+            "scaler": {"type": "postgresql"},
+            "capabilities": ["linux", "convert snpe", "qcs8550"],
+        },
         "store": {"create": {"EDGELOOP_STORE": "postgresql://u:p@h/d", "KEDA_CONNECTION": "x"}},
         "portal": {"token": "0123456789abcdef01"},
         "networkPolicy": {"enabled": False},

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import psycopg
+import pytest
 from starlette.testclient import TestClient
 
 from edgeloop.operate.fleet.demand import read_waiting_work
@@ -33,8 +35,9 @@ def triggers(experiment: str, **runner: Any) -> list[dict[str, Any]]:
 
 
 def fill(workspace: Workspace, folder: Path) -> dict[str, int]:
-    """Five models: three are new, one of them is being converted, one waits for any device, one is
-    to be scored on a chip. How many runners would help, by capability."""
+    """Eight models: three are new, one of them is being converted, one waits for any device, one is
+    to be scored on a chip, and three are to be converted for two devices. How many runners would
+    help, by capability."""
     model = save_classification_model(folder / "model.onnx")
     for name in ("one", "two", "three"):
         workspace.upload(model, name=name, check=False)
@@ -46,6 +49,14 @@ def fill(workspace: Workspace, folder: Path) -> dict[str, int]:
     table.insert("pinned", {"name": "pinned", **done, **measured})
     leases = workspace.leases()
     leases.sweep_if_due(0)
+    for number, form in enumerate(["qnn:x-elite"] * 3 + ["snpe:qcs8550"] * 2):
+        device = "htp:x-elite" if "qnn" in form else "qcs8550"
+        row = {"targets": json.dumps({"primary": device, "devices": {device: form}})}
+        name = f"asked-{number}"
+        table.insert(name, {"name": name, "status": "new", "benchmark_only": 1, **row})
+        toolchain = form.partition(":")[0]
+        key = f"quantize@{toolchain}|{20:012.3f}|x|{name}|convert"
+        workspace.store.queue(workspace.experiment).insert(key, {"model": name, "stage": "convert"})
     assert leases.claim(["quantize"], "a-node") is not None
     lines = read_waiting_work(workspace, workspace.runners())
     return {line.capability: line.runners for line in lines}
@@ -59,9 +70,11 @@ def test_keda_finds_every_number_at_the_portal(tmp_path: Path):
         with TestClient(app, "http://edgeloop-portal.fleet.svc:8750") as client:
             headers = {"Authorization": f"Bearer {TOKEN}"}
             for runner, names in (
-                ({}, ["linux"]),
-                ({"device": CHIP}, ["linux", "device", CHIP]),
+                ({}, ["linux", "convert qnn"]),
+                ({"toolchains": ["qnn", "snpe"]}, ["linux", "convert qnn", "convert snpe"]),
+                ({"device": CHIP}, ["linux", "convert qnn", "device", CHIP]),
                 ({"capabilities": ["htp:chip-v2.5"]}, []),  # nobody has it yet
+                ({"capabilities": ["convert tvm-0.9"]}, []),
             ):
                 asked = triggers("My_Nets", **runner)
                 numbers = []
@@ -73,6 +86,33 @@ def test_keda_finds_every_number_at_the_portal(tmp_path: Path):
                     location = trigger["metadata"]["valueLocation"]
                     numbers.append(keda_json(answer.json(), location))
                 assert numbers == ([wanted[name] for name in names] or [0])
+
+
+@pytest.mark.parametrize(
+    ("values", "followed"),
+    [
+        ({}, ["linux", "convert qnn"]),
+        ({"runner": {"toolchains": ["qnn", "snpe"]}}, ["linux", "convert qnn", "convert snpe"]),
+        ({"runner": {"toolchains": []}}, ["linux"]),
+        ({"runner": {"snpeClaim": "sdk"}}, ["linux", "convert qnn", "convert snpe"]),
+        ({"settings": {"toolchain": "snpe"}}, ["linux", "convert snpe"]),
+        (
+            {"runner": {"args": ["--toolchain", "snpe", "--precision", "a16w8"]}},
+            ["linux", "convert snpe"],
+        ),
+        ({"runner": {"args": ["--toolchain=snpe"]}}, ["linux", "convert snpe"]),
+        ({"runner": {"args": ["--no-quantize"]}}, ["linux"]),
+        ({"experiments": [{"name": "default", "toolchains": ["snpe"]}]}, ["linux", "convert snpe"]),
+    ],
+)
+def test_no_pod_starts_for_a_conversion_that_its_image_cannot_do(
+    values: dict[str, Any], followed: list[str]
+):
+    """It would find nothing and end, every fifteen seconds."""
+    objects = fleet_objects(KubernetesValues.model_validate(values), "edgeloop", "fleet")
+    (job,) = [item for item in objects if item["kind"] == "ScaledJob"]
+    urls = [urlsplit(each["metadata"]["url"]) for each in job["spec"]["triggers"]]
+    assert [parse_qs(url.query)["capability"][0] for url in urls] == followed
 
 
 def test_the_database_answers_what_the_portal_would(postgres: Postgres, tmp_path: Path):
@@ -87,11 +127,14 @@ def test_the_database_answers_what_the_portal_would(postgres: Postgres, tmp_path
         scaler = {"type": "postgresql"}
         (trigger,) = triggers("My_Nets", scaler=scaler, capabilities=["linux", "device"])
         asked = set(re.findall(r"key, '([a-z-]+)\|'", trigger["metadata"]["query"]))
+        assert (wanted["convert qnn"], wanted["convert snpe"]) == (3, 2)
         assert needs == asked, "hints of a kind that the query does not know"
         for runner, names in (
-            ({}, ["linux"]),
-            ({"device": CHIP}, ["linux", "device", CHIP]),
+            ({}, ["linux", "convert qnn"]),
+            ({"snpeClaim": "sdk"}, ["linux", "convert qnn", "convert snpe"]),
+            ({"device": CHIP}, ["linux", "convert qnn", "device", CHIP]),
             ({"capabilities": ["device"]}, ["device"]),
+            ({"capabilities": ["convert snpe"]}, ["convert snpe"]),
         ):
             (trigger,) = triggers("My_Nets", scaler=scaler, **runner)
             with psycopg.connect(url, autocommit=True) as connection:

@@ -9,7 +9,16 @@ from datetime import UTC, datetime
 
 from edgeloop._util.redact import redact
 from edgeloop.errors import EdgeloopError
-from edgeloop.operate.fleet.demand import DEVICE, LINUX, WaitingWork, group_of_pin, summed_work
+from edgeloop.models.plan import targets_of
+from edgeloop.operate.fleet.demand import (
+    DEVICE,
+    LINUX,
+    WaitingWork,
+    conversion_group,
+    group_named,
+    group_of_pin,
+    summed_work,
+)
 from edgeloop.runner.machines import (
     HeldStage,
     MachineLine,
@@ -131,8 +140,9 @@ RUNNER_STATES = ("working", "idle", "dead")
 def queue_view(
     portal: Portal, experiment: str | None = None, known: Collection[str] = ()
 ) -> QueueView:
-    """From memory. Capabilities that are `known`, and devices that any row names, are there even
-    if nothing waits for them: a scaler takes a missing number for an error."""
+    """From memory. Capabilities that are `known`, and the devices and toolchains that any row
+    names, are there even if nothing waits for them: a scaler takes a missing number for an
+    error."""
     name = experiment or portal.workspace.experiment
     snapshot = portal.rows(experiment)
     every = portal.runners.last_known(bool(snapshot.problem))
@@ -141,9 +151,15 @@ def queue_view(
 
     def count() -> tuple[WaitingWork, ...]:
         rows = snapshot.rows.values()
-        pins = {row.text("device") for row in rows}.union(known) - {"", LINUX, DEVICE}
+        pins = {row.text("device") for row in rows} - {"", LINUX, DEVICE}
+        asked = [targets_of({"targets": text}) for text in {row.text("targets") for row in rows}]
         work = (work for row in rows for work in row.left)
-        return summed_work(work, entries, now, map(group_of_pin, pins))
+        names = {
+            *map(group_named, {*known} - {"", LINUX, DEVICE}),
+            *map(group_of_pin, pins),
+            *(conversion_group(name) for targets in asked for name in targets.toolchains),
+        }
+        return summed_work(work, entries, now, names)
 
     lines = portal.queues.get((name, snapshot.generation, now, frozenset(known)), count)
     states = Counter(entry.state for entry in entries)
