@@ -333,7 +333,7 @@ def reset(
             return workspace.catalog.reset(row.key, chosen_stages)
 
         for row, cleared in _changed(rows, clear):
-            order = [s.name for s in workspace.plan.stages if s.name in cleared]
+            order = workspace.plan.in_order(cleared)
             done.append({"name": row.key, "reset": order})
             if not as_json:
                 click.echo(f"{row.key}: reset {', '.join(order)}")

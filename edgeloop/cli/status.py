@@ -7,7 +7,7 @@ import math
 import tempfile
 import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -126,7 +126,7 @@ def status(
         )
 
         def read() -> list[Values]:
-            rows = models.for_table(_table_columns(columns, sort))
+            rows = models.for_table(_table_columns(columns, sort, _further_suffixes(workspace)))
             return in_order(rows, _checked_sort(sort or "state", rows))
 
         def text(rows: Sequence[Values], screen: Screen, live: bool = False) -> str:
@@ -236,10 +236,17 @@ class _Selection:
             return False
         if self.stage is None:
             return True
-        record = records_of(row).get(self.stage)
         plan, margin_s = self.workspace.plan, self.workspace.settings.clock_margin_seconds
-        ready = ready_at(row, plan[self.stage], plan, margin_s)
-        return ready is not None or (record is not None and record.is_held)
+        records = records_of(row)
+        for stage in {plan[self.stage], *plan.for_model(row)}:
+            if self.stage not in (stage.name, plan.title(row, stage)):
+                continue
+            record = records.get(stage.name)
+            if record is not None and record.is_held:
+                return True
+            if ready_at(row, stage, plan, margin_s) is not None:
+                return True
+        return False
 
 
 def _write_all(models: _Selection, columns: str | None, sort: str | None, csv: Path | None) -> bool:
@@ -297,15 +304,17 @@ def _sorted(rows: Iterable[Values], sort: str) -> Iterator[Values]:
             yield json.loads(file.readline())
 
 
-def _table_columns(chosen: str | None, sort: str | None) -> list[str]:
+def _table_columns(chosen: str | None, sort: str | None, further: Sequence[str] = ()) -> list[str]:
     """All that a table of models reads: columns that it may show, those that their cells and
-    headings are made from, and those that options name."""
+    headings are made from, and those that options name. `further` are the ends of the columns of
+    further devices."""
     from edgeloop.models.columns import (
         AGREEMENT_COLUMNS,
         COLUMNS,
         ESTIMATE_COLUMNS,
         SCORE_COLUMNS,
         column_named,
+        split_place,
     )
 
     weighted = [column.name for column in COLUMNS.values() if column.weight is not None]
@@ -313,8 +322,22 @@ def _table_columns(chosen: str | None, sort: str | None) -> list[str]:
     others = ["error", "metric", "boards", "total_inference_avg"]
     usual = [*weighted, *SCORE_COLUMNS, *images, *AGREEMENT_COLUMNS, *ESTIMATE_COLUMNS, *others]
     named = [*_names(chosen), *([sort.partition(":")[0]] if sort else [])]
-    every = dict.fromkeys([*usual, *map(column_named, named)])
+    suffixes = dict.fromkeys([*further, *(split_place(column_named(n))[1] for n in named)])
+    of_devices = [
+        column + suffix for suffix in suffixes if suffix for column in (*_OF_LATENCY, FURTHER_SCORE)
+    ]
+    every = dict.fromkeys([*usual, *of_devices, *map(column_named, named)])
     return [name for name in every if name.isidentifier()]
+
+
+def _further_suffixes(workspace: Workspace) -> list[str]:
+    """How the columns of devices end that this experiment has; those of the primary one have
+    none, but another one may have been the primary before."""
+    from edgeloop.models.columns import place_suffix
+    from edgeloop.models.experiments import read_settings
+
+    targets = read_settings(workspace.store, workspace.experiment).for_models()
+    return [place_suffix("on", each.device) for each in targets.devices]
 
 
 def _names(columns: str | None) -> list[str]:
@@ -344,8 +367,9 @@ def _checked_sort(sort: str, rows: Sequence[Values]) -> str:
 def _checked_column(name: str, columns: Sequence[str]) -> str:
     from edgeloop._util.values import did_you_mean
     from edgeloop.errors import BadInput
+    from edgeloop.models.columns import column_named
 
-    if name not in columns:
+    if not {name, column_named(name)} & {*columns}:
         hint = did_you_mean(name, columns, "'edgeloop status --json' shows all.")
         raise BadInput(reason=f"there is no column {name!r}; {hint}")
     return name
@@ -357,7 +381,10 @@ def _checked_column(name: str, columns: Sequence[str]) -> str:
 INTERVAL = "interval"  # derived from the row: no column of the store
 STATES = ("running", "failed", "uploading", "new", "waiting", "queued", "candidate", "complete")
 _MOST_IN_MEMORY = 32_000_000  # bytes of rows to be sorted
-_INTERVAL_WEIGHT, _CHOSEN_WEIGHT, _USUAL_WEIGHT = 60, 50, 30
+_INTERVAL_WEIGHT, _CHOSEN_WEIGHT, _USUAL_WEIGHT, _FURTHER_WEIGHT = 60, 50, 30, 20
+# Of a further device, a table shows its latency and this score.
+FURTHER_SCORE = "f1_1k"
+_OF_LATENCY = ("mean", "total_inference_avg", "latency_kind", "latency_missing_ops")
 
 
 def model_table(
@@ -416,8 +443,8 @@ def _usual_columns(rows: Sequence[Values]) -> list[str]:
     """Columns with a weight, as far as some model has a value there."""
     from edgeloop.models.columns import COLUMNS, latency_interval, recovery_of, shown_scores
 
-    first, last = ["name", "macs", "mean"], ["status", "node"]
     present = set().union(*rows)  # a column that no row has is not searched for in all of them
+    first, last = ["name", "macs", "mean", *_on_further("mean", present)], ["status", "node"]
     if "latency_low_ms" in present and any(map(latency_interval, rows)):
         first.append(INTERVAL)
     if len({row["device"] for row in rows if row.get("device")}) > 1:
@@ -433,7 +460,15 @@ def _usual_columns(rows: Sequence[Values]) -> list[str]:
         and column.name in present
         and any(_has_value(column, row) for row in rows)
     ]
-    return [*first, *others, *shown_scores(rows), *last]
+    scores = [each for name in shown_scores(rows) for each in (name, *_on_further(name, present))]
+    return [*first, *others, *scores, *last]
+
+
+def _on_further(column: str, present: Collection[str]) -> list[str]:
+    """The same column of further devices, as far as there are any."""
+    from edgeloop.models.columns import split_place
+
+    return sorted(name for name in present if name != column and split_place(name)[0] == column)
 
 
 def _has_value(column: Column, row: Values) -> bool:
@@ -469,7 +504,8 @@ def _column(name: str, title: str, is_chosen: bool) -> TableColumn:
 
     column = column_of(name)
     is_number = column.is_number or name == INTERVAL
-    weight = _INTERVAL_WEIGHT if name == INTERVAL else column.weight or _USUAL_WEIGHT
+    usual = _FURTHER_WEIGHT if column.suffix else _USUAL_WEIGHT
+    weight = _INTERVAL_WEIGHT if name == INTERVAL else column.weight or usual
     if is_chosen and name != "name":
         weight = _CHOSEN_WEIGHT
     return TableColumn(title, weight, None if is_number else column.width, right=is_number)
@@ -506,18 +542,21 @@ def _cells_of(name: str, now: float) -> Callable[[Values], str]:
 
     special: dict[str, Callable[[Values], str]] = {
         "status": lambda row: _state(row, now)[0],
-        LATENCY: _latency(),
+        LATENCY + column.suffix: _latency(column.suffix),
         INTERVAL: lambda row: str(latency_interval(row) or ""),
         "recovery": recovery,
     }
     return special.get(name, cell)
 
 
-def _latency() -> Callable[[Values], str]:
-    """An estimate is always marked as one, and so is a lower bound."""
+def _latency(suffix: str = "") -> Callable[[Values], str]:
+    """An estimate is always marked as one, and so is a lower bound. `suffix` is that of a further
+    device's columns."""
     from edgeloop.models.columns import is_estimate, is_lower_bound, mean_latency_ms
 
     def cell(row: Values) -> str:
+        if suffix:
+            row = {n: row[n + suffix] for n in _OF_LATENCY if n + suffix in row}
         latency_ms = mean_latency_ms(row)
         if not latency_ms:
             return ""

@@ -1033,9 +1033,16 @@ def shown_scores(rows: Iterable[Mapping[str, object]]) -> list[str]:
 
 
 def visible_columns(rows: Iterable[Values], every: bool = False) -> list[str]:
-    """Columns that some row has: the known ones in their order, then others by name."""
+    """Columns that some row has: the known ones in their order, each with those of further devices
+    behind it, then others by name."""
     present = {name for row in rows for name in row}
-    standard = [name for name in COLUMNS if name in present]
+    placed: dict[str, list[str]] = {}
+    for name in sorted(present.difference(COLUMNS)):
+        base, suffix = split_place(name)
+        if suffix:
+            placed.setdefault(base, []).append(name)
+    families = ([name, *placed.get(name, ())] for name in COLUMNS)
+    standard = [name for family in families for name in family if name in present]
     others = sorted(present.difference(standard))
     return [name for name in standard + others if every or name not in BOOKKEEPING]
 

@@ -267,6 +267,11 @@ class Plan:
             return bool(self[str(name)])
         return False
 
+    def in_order(self, names: Iterable[str]) -> list[str]:
+        """Names of stages in the order of the plan, further ones after that which they are of."""
+        kinds = [stage.name for stage in self.stages]
+        return sorted(names, key=lambda name: (kinds.index(self[name].kind or name), name))
+
     def for_model(self, row: Values) -> Iterator[Stage]:
         """The stages this model goes through. A stage comes after those that it needs."""
         short = is_true(row.get("benchmark_only"))

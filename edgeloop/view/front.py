@@ -20,6 +20,7 @@ from edgeloop.models.columns import (
     ran_on,
     runs_of,
     score_meaning,
+    split_place,
 )
 from edgeloop.models.plan import STAGES
 from edgeloop.pareto import (
@@ -181,7 +182,10 @@ def _combined(group: list[Row], objectives: Sequence[ColumnObjective]) -> Row:
         (row for row in best_first if LATENCY in row), {}
     )
     shared: dict[str, object] = {
-        name: row[name] for row in reversed(best_first) for name in _SHARED if name in row
+        name: value
+        for row in reversed(best_first)
+        for name, value in row.items()
+        if name in _SHARED or _is_further_latency(name)
     }
     shared |= {name: latency[name] for name in _LATENCY if name in latency}
     filled = [
@@ -192,13 +196,20 @@ def _combined(group: list[Row], objectives: Sequence[ColumnObjective]) -> Row:
     return next(complete, filled[0])
 
 
+def _is_further_latency(name: str) -> bool:
+    """Of a device beside the primary one, which has columns of its own."""
+    base, suffix = split_place(name)
+    return bool(suffix) and base in _LATENCY
+
+
 def _training(row: Row) -> int:
     match = _OF_A_SEARCH.fullmatch(str(row.get("name", "")))
     return _KINDS.index(match[2] or "") if match else len(_KINDS)
 
 
 def _depends_on_device(column: str) -> bool:
-    """Whether a device measured it."""
+    """Whether it is of the device that a row names. A column of a further device is of that one in
+    every row."""
     declared = column_of(column)
     stage = STAGES.get(declared.stage)
     return declared.goal is not None and stage is not None and stage.is_on_device

@@ -11,7 +11,11 @@ from pathlib import Path
 import pytest
 
 from edgeloop import Workspace
+from edgeloop.cli.status import model_table
+from edgeloop.cli.terminal import Screen
 from edgeloop.models.catalog import read_csv
+from edgeloop.models.experiments import register_devices
+from edgeloop.models.plan import DeviceTarget
 from edgeloop.models.runners import Registry, RunnerEntry
 from tests.cli.conftest import Edgeloop
 from tests.cli.running import command_line, environment
@@ -271,3 +275,104 @@ def test_an_estimate_is_shown_with_what_is_known_of_its_error(project: Path, edg
     assert "405 – 480 µs" in front and "20 %" not in front
     found = {row["name"]: row for row in edgeloop("pareto", "--json").json}
     assert found["stated"]["latency_coverage"] == 0.9 and "latency_low_ms" not in found["old"]
+
+
+DEVICES = (
+    DeviceTarget("qcs8550", "snpe", "qcs8550"),
+    DeviceTarget("htp:x-elite", "qnn", "x-elite"),
+)
+CHIPS = {"qcs8550": "snpe:qcs8550", "htp:x-elite": "qnn:x-elite"}
+ON_A_BOARD = {
+    "status": "waiting",
+    "quantized": True,
+    "toolchain": "snpe",
+    "compiled": "qcs8550",
+    **dict.fromkeys(("macs", "params"), 1_000_000),
+    **dict.fromkeys(("shape", "output_shape"), "[1]"),
+    "device": "qcs8550",
+    "mean": 0.002,
+    "total_inference_avg": "[0.002, 0.002, 0.002, 0.002, 0.002]",
+    "f1_1k": 0.9,
+    "targets": json.dumps({"primary": "qcs8550", "devices": CHIPS}),
+}
+ON_BOTH = {
+    **ON_A_BOARD,
+    "quantized_for_qnn": True,
+    "compiled_for_qnn": "x-elite",
+    "mean_on_htp_x_elite": 0.0005,
+    "latency_kind_on_htp_x_elite": "estimate",
+    "f1_1k_on_htp_x_elite": 0.88,
+}
+
+
+@pytest.fixture
+def two_devices(project: Path) -> None:
+    with Workspace.open() as workspace:
+        register_devices(workspace.store, "default", DEVICES)
+        for name, row in {"board-only": ON_A_BOARD, "both": ON_BOTH}.items():
+            workspace.store.models("default").insert(name, {"name": name, **row})
+
+
+def test_columns_of_a_further_device_stand_beside_the_plain_ones(
+    two_devices: None, edgeloop: Edgeloop
+):
+    heading, *lines = edgeloop("status").out.splitlines()
+    names = heading.split()
+    place = names.index("latency_ms")
+    assert names[place + 1] == "latency_ms_on_htp_x_elite"
+    assert names[names.index("f1_1k") + 1] == "f1_1k_on_htp_x_elite"
+    both = next(line for line in lines if line.startswith("both"))
+    assert both[heading.index("latency_ms") :].split()[:4] == ["2", "0.5", "est", ".900"]
+    header = edgeloop("status", "--csv", "-").out.splitlines()[0].split(",")
+    assert header[header.index("mean") + 1] == "mean_on_htp_x_elite"
+    assert "targets" not in header
+
+
+def test_options_take_columns_of_a_further_device(two_devices: None, edgeloop: Edgeloop):
+    asked = "latency_ms_on_htp_x_elite"
+    said = edgeloop("status", "--columns", f"name,{asked}", "--sort", f"{asked}:desc").out
+    assert [line.split() for line in said.splitlines()] == [
+        ["name", asked],
+        ["both", "0.5", "est"],
+        ["board-only"],
+    ]
+    found = edgeloop("status", "--json", "--columns", f"name,{asked}").json
+    assert {"name": "both", "mean_on_htp_x_elite": 0.0005} in found
+    wrong = edgeloop("status", "--columns", "name,latency_ms_on_htp_x_elita")
+    assert wrong.code == 1 and "there is no column 'latency_ms_on_htp_x_elita'" in wrong.err
+
+
+def test_a_narrow_terminal_leaves_further_devices_out_first(two_devices: None):
+    with Workspace.open() as workspace:
+        rows = [row.values for row in workspace.catalog.rows()]
+    wide, narrow = (model_table(rows, Screen(width, 40)).splitlines()[0] for width in (200, 80))
+    assert "latency_ms_on_htp_x_elite" in wide
+    assert "_on_" not in narrow and "latency_ms" in narrow
+
+
+def test_models_are_found_by_the_stage_that_they_wait_for_as_queue_calls_it(
+    two_devices: None, edgeloop: Edgeloop
+):
+    def waiting(stage: str) -> list[str]:
+        return [row["name"] for row in edgeloop("status", "--json", "--stage", stage).json]
+
+    assert waiting("convert qnn") == ["board-only"]
+    assert waiting("benchmark htp:x-elite") == ["both"]
+    assert waiting("convert snpe") == []
+    assert edgeloop("queue", "--json").json[2]["capability"] == "convert qnn"
+
+
+def test_a_reset_names_the_stages_of_further_devices_too(two_devices: None, edgeloop: Edgeloop):
+    said = edgeloop("reset", "both", "--stage", "benchmark", "--yes").out
+    assert said == (
+        "both: reset benchmark, benchmark htp:x-elite, f1_1k, f1_1k htp:x-elite, f1_1k_f, f1_10k\n"
+    )
+    found = edgeloop("reset", "board-only", "--stage", "convert qnn", "--yes", "--json").json
+    assert found[0]["reset"] == ["convert qnn", "benchmark htp:x-elite", "f1_1k htp:x-elite"]
+
+
+def test_a_front_takes_the_latency_of_a_further_device(two_devices: None, edgeloop: Edgeloop):
+    asked = ("--x", "latency_ms_on_htp_x_elite", "--y", "f1_1k_on_htp_x_elite", "--json")
+    (row,) = edgeloop("pareto", *asked).json
+    assert row["name"] == "both"
+    assert row["latency_ms_on_htp_x_elite"] == pytest.approx(0.5)

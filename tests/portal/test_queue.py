@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 
 from edgeloop.errors import StoreUnavailable
 from edgeloop.models.runners import RunnerDevice, RunnerEntry, columns_of
+from edgeloop.store import Record, Table
 from edgeloop.workspace import Workspace
 from tests.cli.running import run_command
 from tests.portal.test_metrics import LINE
@@ -139,6 +140,38 @@ def test_a_number_is_there_even_if_nothing_waits(make_client: MakeClient, worksp
     assert keda_prometheus(page, 'edgeloop_waiting_total{capability="htp:snapdragon-888"}') == 0
     found = client.get("/api/queue", params=asked).json()
     assert keda_json(found, "htp:snapdragon-888.ready") == 0
+
+
+def test_conversion_has_a_number_for_each_toolchain(make_client: MakeClient, workspace: Workspace):
+    """Also where nothing waits for it: a scaler of that line asks for it all the same."""
+    devices = {"qcs8550": "snpe:qcs8550", "htp:x-elite": "qnn:x-elite"}
+    targets = json.dumps({"primary": "qcs8550", "devices": devices})
+    asked = {"benchmark_only": 1, "targets": targets}
+    done = {"quantized": True, "toolchain": "snpe", "device": "qcs8550", "quantized_for_qnn": True}
+    rows = {"new": {"status": "new"}, "done": {"status": "complete", **done}}
+    models = workspace.store.models(workspace.experiment)
+    models.insert_many((name, {"name": name, **row, **asked}) for name, row in rows.items())
+    register(workspace, "sdk", RunnerDevice("", can=("quantize", "quantize@snpe", "onnx")))
+    client = make_client()
+    page, found = client.get("/metrics").text, client.get("/api/queue").json()
+    for toolchain, have in (("snpe", 1), ("qnn", 0)):
+        line = f"convert {toolchain}"
+        assert keda_json(found, f"{line}.wanted") == 1
+        assert keda_json(found, f"{line}.have") == have
+        assert keda_prometheus(page, f'edgeloop_waiting_total{{capability="{line}"}}') == 1
+    assert keda_prometheus(page, 'edgeloop_waiting{stage="convert qnn"}') == 1
+    assert keda_json(found, "linux.wanted") == 0
+    models.update(record_of(models, "new"), {"status": "complete", **done})
+    found = make_client().get("/api/queue", params={"capability": "convert tvm"}).json()
+    for line in ("convert snpe", "convert qnn", "convert tvm"):
+        assert keda_json(found, f"{line}.wanted") == 0
+    assert "<td>convert snpe</td>" in make_client().get("/devices").text
+
+
+def record_of(models: Table, name: str) -> Record:
+    record = models.get(name)
+    assert record is not None
+    return record
 
 
 def test_types_of_finished_models_and_of_dead_runners_are_not_forgotten(told: tuple[Any, str]):

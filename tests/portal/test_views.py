@@ -190,6 +190,45 @@ def test_a_real_model_walks_along_its_timeline(workspace: Workspace, portal: Por
     assert model.name == "real"
 
 
+def test_a_model_of_two_devices_shows_the_stages_of_both(workspace: Workspace, portal: Portal):
+    devices = {"qcs8550": "snpe:qcs8550", "htp:x-elite": "qnn:x-elite"}
+    row: dict[str, Value] = {
+        "name": "both",
+        "status": "waiting",
+        "quantized": True,
+        "toolchain": "snpe",
+        **dict.fromkeys(("macs", "params"), 1),
+        **dict.fromkeys(("shape", "output_shape"), "[1]"),
+        "compiled": "qcs8550",
+        "device": "qcs8550",
+        "quantized_for_qnn": "n/a",
+        "mean_on_htp_x_elite": 0.0005,
+        "targets": json.dumps({"primary": "qcs8550", "devices": devices}),
+    }
+    table = workspace.store.models(workspace.experiment)
+    table.insert("both", row)
+    converted = {"quantized_for_qnn": True, "compiled_for_qnn": "x-elite"}
+    table.insert("left", {**row, "name": "left", **converted})
+    portal.feed().refresh()
+    stages = {stage.name: stage for stage in model_view(portal, None, "left").stages}
+    assert list(stages)[:4] == ["convert", "convert qnn", "benchmark", "benchmark htp:x-elite"]
+    assert stages["convert"].title == "convert snpe"
+    assert stages["benchmark"].title == "benchmark qcs8550"
+    assert stages["benchmark htp:x-elite"].title == "benchmark htp:x-elite"
+    assert stages["convert qnn"].state == "done"
+    failed = {stage.name: stage.state for stage in model_view(portal, None, "both").stages}
+    assert (failed["convert"], failed["convert qnn"]) == ("done", "failed")
+    assert "benchmark htp:x-elite" not in failed, "no model is there for that device"
+    assert "benchmark htp:x-elite" in table_view(portal).choices.stages
+    assert found(portal, stage="benchmark htp:x-elite") == ["left"]
+    view = pareto_view(portal, None, ParetoQuery(x="latency_ms_on_htp_x_elite", y="macs"))
+    names = [axis.column for axis in view.columns]
+    assert names[names.index("mean") + 1] == "mean_on_htp_x_elite"
+    assert view.x.column == "mean_on_htp_x_elite" and not view.trouble
+    headings = table_view(portal, None, TableQuery(columns=("mean_on_htp_x_elite",))).headings
+    assert headings[2].title == "latency_ms_on_htp_x_elite"
+
+
 def test_uses_of_devices_say_how_long_a_stage_took(workspace: Workspace, portal: Portal):
     start = datetime.now(UTC) - timedelta(minutes=5)
     usage = workspace.store.usage()

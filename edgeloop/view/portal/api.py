@@ -614,7 +614,7 @@ def _changes(portal: Portal) -> APIRouter:
             workspace.plan[stage]  # an unknown stage is an error before anything is cleared
         cleared = workspace.catalog.reset(name, body.stages)
         portal.feed(experiment).look_now()
-        order = [stage.name for stage in workspace.plan.stages if stage.name in cleared]
+        order = workspace.plan.in_order(cleared)
         return ChangeResult(name=name, done="reset", stages=order)
 
     @routes.post("/models/{name}/priority")

@@ -190,10 +190,11 @@ class StageView:
 
     `attempts` counts attempts without a result; `runs_done` of `runs` have a result, and
     `is_deterministic` says that more would be the same. `seconds` is the total time on devices, if
-    recorded.
+    recorded. `name` is what a reset takes, `title` says for which device or toolchain it is.
     """
 
     name: str
+    title: str
     state: str
     needs: tuple[str, ...]
     node: str

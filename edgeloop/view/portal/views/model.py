@@ -22,7 +22,7 @@ from edgeloop.models.columns import (
     shown_scores,
     visible_columns,
 )
-from edgeloop.models.plan import Plan, Stage, StageRecord, records_of
+from edgeloop.models.plan import NOT_AVAILABLE, Plan, Stage, StageRecord, records_of
 from edgeloop.store import Record, Values
 from edgeloop.view.charts import Evidence, evidence_charts, evidence_of, png_address
 from edgeloop.view.network import PictureOfNetwork, outline_in_store, picture_of
@@ -44,19 +44,23 @@ def timeline(
     uses: Sequence[UsePeriod],
     now: float,
 ) -> tuple[StageView, ...]:
-    taken = {stage.name for stage in plan.for_model(row)}
+    """Every registered stage, and those of further devices and toolchains behind it."""
+    taken = {stage.name: stage for stage in plan.for_model(row)}
+    stages = {**{stage.name: stage for stage in plan.stages}, **taken}
     steps = []
-    for stage in plan.stages:
-        record = records.get(stage.name, StageRecord())
-        state = _state(row, plan, stage, record, now) if stage.name in taken else "skipped"
-        of_stage = tuple(use for use in uses if use.stage == stage.name)
-        steps.append(_stage(row, stage, record, state, of_stage, now))
+    for name in plan.in_order(stages):
+        stage, record = stages[name], records.get(name, StageRecord())
+        state = _state(row, plan, stage, record, now) if name in taken else "skipped"
+        of_stage = tuple(use for use in uses if use.stage == name)
+        title = plan.title(row, stage)
+        steps.append(_stage(row, stage, title, record, state, of_stage, now))
     return tuple(steps)
 
 
 def _stage(
     row: Values,
     stage: Stage,
+    title: str,
     record: StageRecord,
     state: str,
     uses: tuple[UsePeriod, ...],
@@ -69,6 +73,7 @@ def _stage(
     is_held = record.is_held
     return StageView(
         name=stage.name,
+        title=title,
         state=state,
         needs=stage.needs,
         node=record.owner,
@@ -91,6 +96,8 @@ def _state(row: Values, plan: Plan, stage: Stage, record: StageRecord, now: floa
         return "stalled"
     if record.is_held:
         return "queued" if record.queued else "running"
+    if stage.target and all(row.get(column) == NOT_AVAILABLE for column in stage.fills):
+        return "failed"  # the others go on without it
     if stage.is_done(row):
         return "done"
     if row.get("status") in (CANDIDATE, "uploading", "deleting"):

@@ -11,7 +11,6 @@ from urllib.parse import quote
 
 from edgeloop.errors import BadInput
 from edgeloop.models.columns import (
-    COLUMNS,
     LATENCY,
     SCORE_COLUMNS,
     Column,
@@ -222,9 +221,8 @@ def _columns(portal: Portal, snapshot: TableSnapshot, experiment: str) -> tuple[
             for name, value in row.values.items()
             if isinstance(value, int | float) and not isinstance(value, bool)
         }
-        standard = [c.name for c in COLUMNS.values() if c.is_number and c.name in numbers]
-        others = sorted(numbers.difference(COLUMNS))
-        measures = [measure_of(name) for name in (*standard, *others)]
+        present = visible_columns([dict.fromkeys(numbers, 0)])
+        measures = [m for m in map(measure_of, present) if m.is_number or m.kind == "unknown"]
         return tuple(Axis(m.name, m.title, m.goal or "") for m in measures)
 
     return portal.cache.get(key, make)

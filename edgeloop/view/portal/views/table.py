@@ -149,7 +149,8 @@ def _is_number(values: Values, column: str) -> bool:
 
 def _title(measure: Column) -> str:
     """Without the unit, which stands beside it."""
-    return measure.short or (measure.heading if measure.group == "score" else measure.name)
+    is_shown = measure.group == "score" or measure.suffix
+    return measure.short or (measure.heading if is_shown else measure.name)
 
 
 def line_of(row: Row, now: float, columns: Sequence[str] = (*OF_WORK, *NUMBERS, "device")) -> Line:
@@ -208,7 +209,9 @@ def _summary(rows: Iterable[Row], portal: Portal) -> tuple[Mapping[str, int], Ch
     tags: Counter[str] = Counter()
     devices: Counter[str] = Counter()
     nodes: Counter[str] = Counter()
+    stages = {stage.name for stage in portal.workspace.plan.stages}
     for row in rows:
+        stages.update(work.stage for work in row.left)
         words[row.word] += 1
         if row.tags:
             tags.update(row.tags)
@@ -218,9 +221,12 @@ def _summary(rows: Iterable[Row], portal: Portal) -> tuple[Mapping[str, int], Ch
             nodes.update(held.node for held in row.held)
         elif node := row.values.get("node"):
             nodes[str(node)] += 1
-    stages = tuple(stage.name for stage in portal.workspace.plan.stages)
     return dict(sorted(words.items())), Choices(
-        tuple(sorted(words)), _most(tags), stages, _most(devices), _most(nodes)
+        tuple(sorted(words)),
+        _most(tags),
+        tuple(portal.workspace.plan.in_order(stages)[:MOST_CHOICES]),
+        _most(devices),
+        _most(nodes),
     )
 
 
