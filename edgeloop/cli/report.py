@@ -302,9 +302,10 @@ def _shown(pareto: Pareto, row: object) -> dict[str, Value]:
 
 
 def _print(pareto: Pareto) -> None:
-    from edgeloop.models.columns import LATENCY, interval_heading, latency_interval
+    from edgeloop.models.columns import interval_heading, latency_interval
     from edgeloop.view.charts import ASCII, UNICODE, plot
     from edgeloop.view.drawing import chart_axes
+    from edgeloop.view.measures import seen_from
 
     if not pareto.rows:
         headings = [item.measure.heading for item in pareto.objectives]
@@ -312,9 +313,9 @@ def _print(pareto: Pareto) -> None:
         return
     axes = chart_axes(pareto)
     headings = [measure.heading for measure in axes.measures]
-    has_latency = any(item.column == LATENCY for item in pareto.objectives)
-    intervals = has_latency and any(map(latency_interval, pareto.front))
-    beside = [interval_heading(pareto.front)] if intervals else []
+    seen = [seen_from(pareto.latency, row) for row in pareto.front]
+    intervals = bool(pareto.latency) and any(map(latency_interval, seen))
+    beside = [interval_heading(seen)] if intervals else []
     cells = [_cells(pareto, row, axes, intervals) for row in pareto.front]
     titles = ("name", *headings, *beside, "iteration", "device")
     click.echo(listing(titles, cells, right=[*headings, *beside]))
@@ -328,16 +329,16 @@ def _print(pareto: Pareto) -> None:
 
 
 def _cells(pareto: Pareto, row: object, axes: ChartAxes, has_interval: bool) -> list[str]:
-    from edgeloop.models.columns import LATENCY, latency_interval
-    from edgeloop.view.measures import latency_cell
+    from edgeloop.models.columns import latency_interval
+    from edgeloop.view.measures import is_latency, latency_cell, seen_from
 
     values: Values = row  # type: ignore[assignment]
     cells = [str(values.get("name", ""))]
     for item, measure in zip(pareto.objectives, axes.measures, strict=True):
         text = measure.text(measure.of(values))
-        cells.append(latency_cell(values, measure) if item.column == LATENCY else text)
+        cells.append(latency_cell(values, measure) if is_latency(item.column) else text)
     if has_interval:
-        cells.append(str(latency_interval(values) or ""))
+        cells.append(str(latency_interval(seen_from(pareto.latency, values)) or ""))
     return [*cells, str(values.get("iteration", "")), str(values.get("device", ""))]
 
 

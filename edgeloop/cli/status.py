@@ -39,7 +39,7 @@ from edgeloop.cli.terminal import (
 from edgeloop.cli.terminal import watch as show
 
 if TYPE_CHECKING:
-    from edgeloop.models.columns import Column
+    from edgeloop.models.columns import Column, Row
     from edgeloop.models.plan import StageRecord
     from edgeloop.store import Values
     from edgeloop.workspace import Workspace
@@ -552,11 +552,11 @@ def _cells_of(name: str, now: float) -> Callable[[Values], str]:
 def _latency(suffix: str = "") -> Callable[[Values], str]:
     """An estimate is always marked as one, and so is a lower bound. `suffix` is that of a further
     device's columns."""
-    from edgeloop.models.columns import is_estimate, is_lower_bound, mean_latency_ms
+    from edgeloop.models.columns import is_estimate, is_lower_bound, mean_latency_ms, unplaced
 
-    def cell(row: Values) -> str:
+    def cell(row: Row) -> str:
         if suffix:
-            row = {n: row[n + suffix] for n in _OF_LATENCY if n + suffix in row}
+            row = unplaced(row, suffix)
         latency_ms = mean_latency_ms(row)
         if not latency_ms:
             return ""

@@ -117,7 +117,7 @@ class Column:
     def of(self, row: Row) -> float:
         """The number that people see; NaN if the row has no finite one: empty, `n/a`, infinity."""
         if self.name == LATENCY + self.suffix:
-            return latency_ms(_unplaced(row, self.suffix) if self.suffix else row)
+            return latency_ms(unplaced(row, self.suffix) if self.suffix else row)
         return number(self.factor * number(row.get(self.name)))
 
     def text(self, value: float) -> str:
@@ -730,7 +730,7 @@ def column_names() -> list[str]:
     return [*COLUMNS, *_NAMES_SHOWN]
 
 
-def _unplaced(row: Row, suffix: str) -> Row:
+def unplaced(row: Row, suffix: str) -> Row:
     """The columns of a further device, under their plain names."""
     ends = ((name, value) for name, value in row.items() if name.endswith(suffix))
     return {name.removesuffix(suffix): value for name, value in ends}

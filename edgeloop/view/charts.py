@@ -70,9 +70,11 @@ from edgeloop.view.measures import (
     ESTIMATE,
     MEASURED,
     ColumnObjective,
+    is_latency,
     kind_of,
     measure_of,
     objective,
+    seen_from,
     sigma_ms,
 )
 from edgeloop.workspace import Workspace
@@ -156,11 +158,12 @@ def front_frames(
 
 
 def _points(pareto: Pareto, links: Mapping[str, str], axes: ChartAxes) -> list[dict[str, Any]]:
-    has_latency = any(item.column == LATENCY for item in pareto.objectives)
+    has_latency = bool(pareto.latency)
     latency_factor = max(axes.factors)
     points = []
     for index, (row, values) in enumerate(zip(pareto.rows, pareto.values.tolist(), strict=True)):
-        sigma = latency_factor * sigma_ms(row)
+        seen = seen_from(pareto.latency, row)
+        sigma = latency_factor * sigma_ms(seen)
         name = str(row.get("name", ""))
         point: dict[str, Any] = {
             "name": name,
@@ -168,12 +171,12 @@ def _points(pareto: Pareto, links: Mapping[str, str], axes: ChartAxes) -> list[d
             "y": axes.factors[1] * values[1],
             "iteration": or_null(number(row.get("iteration"))),
             "front": pareto.is_front[index],
-            "latency": kind_of(row) if has_latency else MEASURED,
+            "latency": kind_of(seen) if has_latency else MEASURED,
             "about": _about(pareto, index, axes),
         }
         if has_latency and sigma > 0:
             point["sigma"] = sigma
-        if has_latency and (interval := latency_interval(row)):
+        if has_latency and (interval := latency_interval(seen)):
             point |= {"low": latency_factor * interval.low_ms}
             point |= {"high": latency_factor * interval.high_ms, "interval": str(interval)}
         for side, item in zip("xy", pareto.objectives, strict=False):
@@ -193,7 +196,8 @@ def _about(pareto: Pareto, index: int, axes: ChartAxes) -> str:
     shown = zip(axes.measures, axes.factors, pareto.values[index].tolist(), strict=True)
     for item, (measure, factor, value) in zip(pareto.objectives, shown, strict=True):
         text = f"{measure.heading} {measure.text(factor * value)}"
-        parts.append(f"{text} est" if item.column == LATENCY and is_estimate(row) else text)
+        is_estimated = is_latency(item.column) and is_estimate(seen_from(item.column, row))
+        parts.append(f"{text} est" if is_estimated else text)
     if not math.isnan(number(row.get("iteration"))):
         parts.append(f"iteration {row['iteration']}")
     return f"{row.get('name', '')}: {', '.join(parts)}"
@@ -203,7 +207,7 @@ def _bands(
     base: Any, x: ColumnObjective, y: ColumnObjective, points: Sequence[Mapping[str, Any]]
 ) -> Any:
     """The intervals of estimates, on the front only: bands of all models would hide them."""
-    if LATENCY not in (x.column, y.column) or not _has_bands(points):
+    if not (is_latency(x.column) or is_latency(y.column)) or not _has_bands(points):
         return []
     bands = base.transform_filter("datum.front && isValid(datum.low)")
     return _along(bands.mark_rule(strokeWidth=7, opacity=0.13, clip=True), x, "low", "high")
@@ -215,9 +219,9 @@ def _has_bands(points: Sequence[Mapping[str, Any]]) -> bool:
 
 def _around(rule: Any, x: ColumnObjective, y: ColumnObjective, width: str) -> list[Any]:
     """From the latency minus `width` to the latency plus `width`, if an axis shows the latency."""
-    if LATENCY not in (x.column, y.column):
+    if not (is_latency(x.column) or is_latency(y.column)):
         return []
-    along = "x" if x.column == LATENCY else "y"
+    along = "x" if is_latency(x.column) else "y"
     low, high = f"{width}_low", f"{width}_high"
     ends = {low: f"datum.{along} - datum.{width}", high: f"datum.{along} + datum.{width}"}
     return _along(rule.transform_calculate(**ends), x, low, high)
@@ -226,7 +230,7 @@ def _around(rule: Any, x: ColumnObjective, y: ColumnObjective, width: str) -> li
 def _along(rule: Any, x: ColumnObjective, low: str, high: str) -> list[Any]:
     """A line between two latencies, on the axis that shows them."""
     a = altair()
-    if x.column == LATENCY:
+    if is_latency(x.column):
         return [rule.encode(x=a.X(f"{low}:Q"), x2=f"{high}:Q")]
     return [rule.encode(y=a.Y(f"{low}:Q"), y2=f"{high}:Q")]
 
@@ -1315,8 +1319,8 @@ def plot(pareto: Pareto, width: int, height: int = PLOT_LINES, marks: Marks = UN
 
 
 def _estimated(pareto: Pareto, index: int) -> bool:
-    has_latency = any(item.column == LATENCY for item in pareto.objectives)
-    return has_latency and is_estimate(pareto.rows[index])
+    seen = seen_from(pareto.latency, pareto.rows[index])
+    return bool(pareto.latency) and is_estimate(seen)
 
 
 def _legend(pareto: Pareto, axes: ChartAxes, marks: Marks) -> str:

@@ -24,7 +24,6 @@ from xml.etree import ElementTree
 from edgeloop._util.files import write_atomic
 from edgeloop.errors import BadInput, LocalFileError, MissingExtra
 from edgeloop.models.columns import (
-    LATENCY,
     SCORE_COLUMNS,
     Column,
     Row,
@@ -32,7 +31,7 @@ from edgeloop.models.columns import (
     score_interval,
 )
 from edgeloop.view.front import Pareto
-from edgeloop.view.measures import ColumnObjective, readable
+from edgeloop.view.measures import ColumnObjective, is_latency, readable, seen_from
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -606,8 +605,8 @@ def chart_axes(pareto: Pareto, whole: bool = False, is_moving: bool = False) -> 
 
 def span_of(row: Row, item: ColumnObjective, factor: float = 1.0) -> tuple[float, float] | None:
     """The interval of a row's value, if it has one: of an estimated latency, or of a score."""
-    if item.column == LATENCY:
-        interval = latency_interval(row)
+    if is_latency(item.column):
+        interval = latency_interval(seen_from(item.column, row))
         return (factor * interval.low_ms, factor * interval.high_ms) if interval else None
     return score_interval(row, item.column) if item.column in SCORE_COLUMNS else None
 

@@ -31,7 +31,7 @@ from edgeloop.pareto import (
     scale_of,
     share,
 )
-from edgeloop.view.measures import ColumnObjective
+from edgeloop.view.measures import ColumnObjective, is_latency
 
 _KINDS = ("full", "trained", "")
 _OF_A_SEARCH = re.compile(r"(id_[0-9a-f]+)(?:\.(full|trained)(?:\.[0-9a-f]{12})?)?")
@@ -57,6 +57,11 @@ class Pareto:
     def front(self) -> list[Row]:
         """Best first in the first objective, then in the next; equal rows by name."""
         return [self.rows[index] for index in self.order if self.is_front[index]]
+
+    @cached_property
+    def latency(self) -> str:
+        """The objective that is a latency; empty: none is."""
+        return next((item.column for item in self.objectives if is_latency(item.column)), "")
 
     @cached_property
     def order(self) -> list[int]:

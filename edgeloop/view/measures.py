@@ -23,6 +23,8 @@ from edgeloop.models.columns import (
     latency_ms,
     mean_latency_ms,
     number,
+    split_place,
+    unplaced,
 )
 
 ESTIMATE, MEASURED = "estimate", "measured"
@@ -110,10 +112,22 @@ def kind_of(row: Row) -> str:
     return ESTIMATE if is_estimate(row) else MEASURED
 
 
+def is_latency(column: str) -> bool:
+    """Whether it is the latency on any device."""
+    return split_place(column)[0] == LATENCY
+
+
+def seen_from(column: str, row: Row) -> Row:
+    """The row as the device has it that a column is of: a further one has columns of its own."""
+    _, suffix = split_place(column)
+    return unplaced(row, suffix) if suffix else row
+
+
 def latency_cell(row: Row, measure: Column | None = None) -> str:
     """Milliseconds, or the unit of `measure`, as people read them: `0.61 ± 0.02`, `0.61 est`,
     `≥ 0.61 est`."""
     measure = measure or COLUMNS[LATENCY]
+    row = seen_from(measure.name, row)
     factor = measure.factor / COLUMNS[LATENCY].factor
     if is_lower_bound(row):
         return f"≥ {measure.text(factor * mean_latency_ms(row))} est"

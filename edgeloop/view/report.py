@@ -53,7 +53,13 @@ from edgeloop.view.charts import (
 )
 from edgeloop.view.drawing import HEIGHT, NARROW, WIDTH, font_faces, to_page_parts
 from edgeloop.view.front import ALL_DEVICES, Pareto, device_note, one_device, pareto_of
-from edgeloop.view.measures import ColumnObjective, latency_cell, measure_of
+from edgeloop.view.measures import (
+    ColumnObjective,
+    is_latency,
+    latency_cell,
+    measure_of,
+    seen_from,
+)
 from edgeloop.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -360,9 +366,9 @@ def _facts(rows: Sequence[Row], pareto: Pareto) -> list[tuple[str, str]]:
 def _cell(column: str, row: Row) -> str:
     measure = measure_of(column)
     text = measure.text(measure.of(row))
-    if column == LATENCY:
-        interval = latency_interval(row)
-        return latency_cell(row) + (f", {interval}" if interval else "")
+    if is_latency(column):
+        interval = latency_interval(seen_from(column, row))
+        return latency_cell(row, measure) + (f", {interval}" if interval else "")
     if not text:
         return str(row[column]) if row.get(column) == "n/a" else ""
     return text

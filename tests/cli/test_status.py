@@ -376,3 +376,6 @@ def test_a_front_takes_the_latency_of_a_further_device(two_devices: None, edgelo
     (row,) = edgeloop("pareto", *asked).json
     assert row["name"] == "both"
     assert row["latency_ms_on_htp_x_elite"] == pytest.approx(0.5)
+    said = edgeloop("pareto", *asked[:-1]).out
+    assert "0.5 est" in said, "an estimate is marked as one, whatever the primary device measured"
+    assert "est" not in edgeloop("pareto").out.partition("\n\n")[0]

@@ -203,6 +203,7 @@ def test_a_model_of_two_devices_shows_the_stages_of_both(workspace: Workspace, p
         "device": "qcs8550",
         "quantized_for_qnn": "n/a",
         "mean_on_htp_x_elite": 0.0005,
+        "latency_kind_on_htp_x_elite": "estimate",
         "targets": json.dumps({"primary": "qcs8550", "devices": devices}),
     }
     table = workspace.store.models(workspace.experiment)
@@ -225,6 +226,7 @@ def test_a_model_of_two_devices_shows_the_stages_of_both(workspace: Workspace, p
     names = [axis.column for axis in view.columns]
     assert names[names.index("mean") + 1] == "mean_on_htp_x_elite"
     assert view.x.column == "mean_on_htp_x_elite" and not view.trouble
+    assert [point.is_estimate for point in view.points] == [True, True]
     headings = table_view(portal, None, TableQuery(columns=("mean_on_htp_x_elite",))).headings
     assert headings[2].title == "latency_ms_on_htp_x_elite"
 

@@ -11,7 +11,6 @@ from urllib.parse import quote
 
 from edgeloop.errors import BadInput
 from edgeloop.models.columns import (
-    LATENCY,
     SCORE_COLUMNS,
     Column,
     column_of,
@@ -26,9 +25,11 @@ from edgeloop.view.drawing import NARROW, ChartAxes, chart_axes, empty_chart
 from edgeloop.view.front import ALL_DEVICES, Pareto, device_note, one_device, pareto_of
 from edgeloop.view.measures import (
     check_columns,
+    is_latency,
     measure_of,
     objective,
     quality_column,
+    seen_from,
     sigma_ms,
 )
 from edgeloop.view.portal.feed import Row, TableSnapshot
@@ -182,7 +183,8 @@ def _point(pareto: Pareto, axes: ChartAxes, index: int) -> Point:
     shown = zip(axes.measures, axes.factors, values, strict=True)
     texts = [measure.text(factor * value) for measure, factor, value in shown]
     up = pareto.objectives[1].column
-    sigma, iteration = sigma_ms(row), measure_of("iteration").of(row)
+    seen = seen_from(pareto.latency, row)
+    sigma, iteration = sigma_ms(seen), measure_of("iteration").of(row)
     return Point(
         name=str(row["name"]),
         x=values[0],
@@ -191,8 +193,8 @@ def _point(pareto: Pareto, axes: ChartAxes, index: int) -> Point:
         y_text=texts[1],
         sigma_ms=None if math.isnan(sigma) else sigma,
         is_front=pareto.is_front[index],
-        is_estimate=is_estimate(row),
-        interval=latency_interval(row),
+        is_estimate=is_estimate(seen),
+        interval=latency_interval(seen),
         iteration=None if math.isnan(iteration) else int(iteration),
         device=str(row.get("device") or ""),
         status=str(row.get("status") or ""),
@@ -285,7 +287,7 @@ def _row(rows: Sequence[Row], column: str) -> CompareRow | None:
                 text,
                 _difference(measure, values[0], value) if number else "",
                 not math.isnan(value) and value == best,
-                column == LATENCY and bool(text) and is_estimate(row.values),
+                is_latency(column) and bool(text) and is_estimate(seen_from(column, row.values)),
             )
             for number, (row, text, value) in enumerate(zip(rows, texts, values, strict=True))
         ),
