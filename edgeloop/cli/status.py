@@ -126,7 +126,11 @@ def status(
         )
 
         def read() -> list[Values]:
-            rows = models.for_table(_table_columns(columns, sort, _further_suffixes(workspace)))
+            wanted = _table_columns(columns, sort)
+            rows = models.for_table(wanted)
+            further = [] if columns else _further_columns(rows)
+            if further:
+                rows = models.for_table([*wanted, *further])
             return in_order(rows, _checked_sort(sort or "state", rows))
 
         def text(rows: Sequence[Values], screen: Screen, live: bool = False) -> str:
@@ -304,10 +308,9 @@ def _sorted(rows: Iterable[Values], sort: str) -> Iterator[Values]:
             yield json.loads(file.readline())
 
 
-def _table_columns(chosen: str | None, sort: str | None, further: Sequence[str] = ()) -> list[str]:
+def _table_columns(chosen: str | None, sort: str | None) -> list[str]:
     """All that a table of models reads: columns that it may show, those that their cells and
-    headings are made from, and those that options name. `further` are the ends of the columns of
-    further devices."""
+    headings are made from, and those that options name."""
     from edgeloop.models.columns import (
         AGREEMENT_COLUMNS,
         COLUMNS,
@@ -319,25 +322,26 @@ def _table_columns(chosen: str | None, sort: str | None, further: Sequence[str] 
 
     weighted = [column.name for column in COLUMNS.values() if column.weight is not None]
     images = [f"{name}_images" for name in SCORE_COLUMNS]
-    others = ["error", "metric", "boards", "total_inference_avg"]
+    others = ["error", "metric", "boards", "total_inference_avg", "targets"]
     usual = [*weighted, *SCORE_COLUMNS, *images, *AGREEMENT_COLUMNS, *ESTIMATE_COLUMNS, *others]
     named = [*_names(chosen), *([sort.partition(":")[0]] if sort else [])]
-    suffixes = dict.fromkeys([*further, *(split_place(column_named(n))[1] for n in named)])
-    of_devices = [
-        column + suffix for suffix in suffixes if suffix for column in (*_OF_LATENCY, FURTHER_SCORE)
-    ]
+    suffixes = {split_place(column_named(name))[1] for name in named} - {""}
+    of_devices = [column + suffix for suffix in sorted(suffixes) for column in _OF_LATENCY]
     every = dict.fromkeys([*usual, *of_devices, *map(column_named, named)])
     return [name for name in every if name.isidentifier()]
 
 
-def _further_suffixes(workspace: Workspace) -> list[str]:
-    """How the columns of devices end that this experiment has; those of the primary one have
-    none, but another one may have been the primary before."""
+def _further_columns(rows: Sequence[Values]) -> list[str]:
+    """What the table shows of devices beside the primary one, and what their cells are made from.
+    Rows say which devices there are."""
     from edgeloop.models.columns import place_suffix
-    from edgeloop.models.experiments import read_settings
+    from edgeloop.models.plan import targets_of
 
-    targets = read_settings(workspace.store, workspace.experiment).for_models()
-    return [place_suffix("on", each.device) for each in targets.devices]
+    texts = {row["targets"] for row in rows if "targets" in row}
+    devices = [d.device for text in texts for d in targets_of({"targets": text}).devices]
+    suffixes = [place_suffix("on", device) for device in sorted(set(devices))]
+    several = suffixes if len(suffixes) > 1 else []
+    return [column + suffix for suffix in several for column in (*_OF_LATENCY, FURTHER_SCORE)]
 
 
 def _names(columns: str | None) -> list[str]:
