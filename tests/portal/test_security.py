@@ -5,6 +5,7 @@ Requests that no browser sends are in `tests/hostile/http.py`.
 
 from __future__ import annotations
 
+import json
 import os
 import ssl
 import subprocess
@@ -272,6 +273,28 @@ def test_a_page_of_ours_may_change(make_client: MakeClient, workspace: Workspace
     assert workspace.status()[0]["status"] == "new"
     assert client.post("/api/v1/models/a/delete", json={}, headers=headers).status_code == 200
     assert workspace.status() == []
+
+
+def test_a_stage_of_a_further_device_is_reset_from_the_page(
+    make_client: MakeClient, workspace: Workspace
+):
+    """Its name has a space and a colon in it."""
+    devices = {"qcs8550": "snpe:qcs8550", "htp:x-elite": "qnn:x-elite"}
+    measured = {"mean": 0.002, "mean_on_htp_x_elite": 0.0005, "f1_1k_on_htp_x_elite": 0.9}
+    targets = json.dumps({"primary": "qcs8550", "devices": devices})
+    row = {"name": "both", "status": "waiting", "targets": targets, **measured}
+    workspace.store.models(workspace.experiment).insert("both", row)
+    client = make_client(allow_changes=True)
+    page = client.get("/models/both").text
+    assert '<option value="benchmark htp:x-elite">benchmark htp:x-elite</option>' in page
+    got = client.post(
+        "/api/v1/models/both/reset",
+        json={"stages": ["benchmark htp:x-elite"]},
+        headers=page_headers(client),
+    )
+    assert got.json()["stages"] == ["benchmark htp:x-elite", "f1_1k htp:x-elite"]
+    (left,) = workspace.status()
+    assert left["mean"] == 0.002 and not {"mean_on_htp_x_elite", "f1_1k_on_htp_x_elite"} & {*left}
 
 
 def test_strangers_may_not(make_client: MakeClient, workspace: Workspace):
