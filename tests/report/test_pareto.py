@@ -77,6 +77,25 @@ def test_its_own_measurement_counts_before_one_of_its_other_weights():
     assert pareto_of(rows, FULL).values.tolist() == [[7.0, 0.8]]
 
 
+def test_latency_on_a_further_device_is_that_of_any_weights_too():
+    further = {"mean_on_htp_b": 0.002, "latency_kind_on_htp_b": "estimate", "f1_1k_on_htp_b": 0.9}
+    rows = of_a_search(_trained={**MEASURED, **further}, _full={**MEASURED, "final_val_iou": 0.8})
+    found = pareto_of(rows, (objective("latency_ms_on_htp_b"), objective("final_val_iou")))
+    assert found.values.tolist() == [[2.0, 0.8]] and found.latency == "mean_on_htp_b"
+    (best,) = found.front
+    assert best["latency_kind_on_htp_b"] == "estimate" and "f1_1k_on_htp_b" not in best
+
+
+def test_a_column_of_a_further_device_does_not_split_the_front():
+    """It is of that device in every row, whatever device a row names."""
+    rows = [
+        {"name": name, "device": device, "mean_on_htp_b": 0.001 + n, "f1_1k_on_htp_b": 0.5 + n / 10}
+        for n, (name, device) in enumerate((("x", "htp:a"), ("y", "qcs8550")))
+    ]
+    whole = pareto_of(rows, (objective("mean_on_htp_b"), objective("f1_1k_on_htp_b")))
+    assert one_device(whole) == (whole, "") and names(whole.front) == ["x", "y"]
+
+
 def test_models_that_only_look_alike_are_not_one():
     rows = [row(name, 0.01, 0.8) for name in ("id_1", "id_1.fuller", "id_2", "id_1.x", "", "")]
     assert len(pareto_of(rows, TWO).rows) == 6
