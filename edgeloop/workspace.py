@@ -6,8 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from edgeloop.models.catalog import Catalog, Model, Uploaded
-from edgeloop.models.experiments import read_settings
+from edgeloop.models.catalog import Catalog, Model, Uploaded, read_settings
 from edgeloop.models.leases import Leases
 from edgeloop.models.plan import default_plan
 from edgeloop.models.runners import Registry, RunnerEntry

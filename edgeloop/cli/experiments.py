@@ -13,7 +13,7 @@ from edgeloop.cli.app import common_options, opened
 from edgeloop.cli.terminal import TableColumn, listing, no_models, print_json, say_empty
 
 if TYPE_CHECKING:
-    from edgeloop.models.experiments import ExperimentSettings
+    from edgeloop.models.catalog import ExperimentSettings
     from edgeloop.store import Store
     from edgeloop.workspace import Workspace
 
@@ -126,7 +126,7 @@ def set_(
 
     Example: edgeloop experiment set faces --dataset working/faces256
     """
-    from edgeloop.models.experiments import change_settings, parse_target
+    from edgeloop.models.catalog import change_settings, parse_target
     from edgeloop.platforms import find_platform
 
     changes: dict[str, str | tuple[str, ...]] = {_CLEARABLE[key]: "" for key in cleared}
@@ -164,7 +164,7 @@ def show(name: str | None, experiment: str | None, store: str | None, as_json: b
 
     Example: edgeloop experiment show faces
     """
-    from edgeloop.models.experiments import read_settings
+    from edgeloop.models.catalog import read_settings
 
     with opened(store, _only_name(name, experiment)) as workspace:
         settings = read_settings(workspace.store, workspace.experiment)
@@ -218,7 +218,7 @@ def _only_name(name: str | None, experiment: str | None) -> str | None:
 def _stored_dataset(text: str, store: Store) -> str:
     """The dataset with its version; raises NoSuchDataset if the store has none of that name."""
     from edgeloop.errors import BadInput
-    from edgeloop.models.experiments import RANDOM_INPUTS
+    from edgeloop.models.catalog import RANDOM_INPUTS
     from edgeloop.node.datasets import Datasets
 
     if text == "none":

@@ -31,8 +31,8 @@ from edgeloop.errors import (
     NoSuchDataset,
     StoreError,
 )
+from edgeloop.models.catalog import ExperimentSettings, read_settings, register_devices
 from edgeloop.models.columns import is_true, matches_any
-from edgeloop.models.experiments import ExperimentSettings, read_settings, register_devices
 from edgeloop.models.plan import CONVERTS, DeviceTarget, Plan
 from edgeloop.models.runners import Registry
 from edgeloop.platforms import (

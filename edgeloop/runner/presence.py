@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Literal
 from edgeloop._util.system import machine_celsius
 from edgeloop._version import __version__
 from edgeloop.errors import EdgeloopError, LocalFileError
+from edgeloop.models.catalog import ExperimentSettings, read_settings
 from edgeloop.models.columns import CANDIDATE, matches_any
-from edgeloop.models.experiments import ExperimentSettings, read_settings
 from edgeloop.models.plan import Stage, is_foreign, records_of
 from edgeloop.models.queue import FINISHED
 from edgeloop.models.runners import BEAT_S, Registry, RunnerDevice, RunnerEntry, new_runner_id

@@ -13,8 +13,7 @@ import pytest
 from edgeloop import Workspace
 from edgeloop.cli.status import model_table
 from edgeloop.cli.terminal import Screen
-from edgeloop.models.catalog import read_csv
-from edgeloop.models.experiments import register_devices
+from edgeloop.models.catalog import read_csv, register_devices
 from edgeloop.models.plan import DeviceTarget
 from edgeloop.models.runners import Registry, RunnerEntry
 from tests.cli.conftest import Edgeloop

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgeloop.models.experiments import register_devices
+from edgeloop.models.catalog import register_devices
 from edgeloop.models.leases import Leases
 from edgeloop.models.plan import DeviceTarget, default_plan
 from edgeloop.models.runners import RunnerDevice, RunnerEntry

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from edgeloop.errors import BadInput, BadName
-from edgeloop.models.experiments import (
+from edgeloop.models.catalog import (
     ExperimentSettings,
     change_settings,
     parse_target,
