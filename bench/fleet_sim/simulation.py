@@ -232,7 +232,7 @@ class Simulation:
         else:
             crew = [Worker(context, equipment_with(None), LINUX)]
         coordinator = Coordinator(len(crew))
-        presence = Presence(workspace, crew, "snpe", (), self._report)
+        presence = Presence(workspace, crew, (), self._report)
         self.kernel.spawn(presence._run)
         machine.workers.extend(crew)
         ended = [self._work(machine, worker, coordinator) for worker in crew]

@@ -33,7 +33,7 @@ from edgeloop.errors import (
 )
 from edgeloop.models.catalog import ExperimentSettings, read_settings, register_devices
 from edgeloop.models.columns import is_true, matches_any
-from edgeloop.models.plan import CONVERTS, DeviceTarget, Plan
+from edgeloop.models.plan import CONVERTS, DeviceTarget, Plan, Targets
 from edgeloop.models.runners import Registry
 from edgeloop.platforms import (
     DEFAULT_PLATFORM,
@@ -52,7 +52,6 @@ from edgeloop.platforms import (
     open_device,
     open_toolchain,
     platform_of,
-    platforms,
 )
 from edgeloop.runner.coordinator import (
     IDLE_WORK_S,
@@ -172,7 +171,7 @@ def run(
             totals = totals.plus(served)
             if not has_changed:
                 return totals
-            note("The experiment asks for other data now: starting again with it.")
+            note("The experiment asks for something else now: starting again with it.")
             context = replace(context, stopping=threading.Event())
 
 
@@ -204,7 +203,8 @@ def _serve(
             _check_data(task, options)
         only, lacks_data = _models_to_take(workspace, options, asked)
         context = replace(context, only=only)
-        opened_crew = _open_crew(context, options, task, opened, asked.dataset, has_data=not lacks)
+        targets = asked.for_models()
+        opened_crew = _open_crew(context, options, task, opened, targets, has_data=not lacks)
         crew = opened_crew.workers
         _register(workspace, opened_crew, note)
         waits = not (options.once or options.drain)
@@ -213,7 +213,7 @@ def _serve(
             crew,
             options.subset,
             report,
-            asked,
+            lambda now: _has_changed(asked, now, opened_crew.known),
             lacks_data,
             context.outdated,
             says_waiting=waits,
@@ -239,6 +239,15 @@ def _serve(
                 summary = drain_summary(workspace, can, options.subset, cannot, is_ours)
                 report(RunnerEvent("drained", text=str(summary), summary=summary))
         return _totals(crew, stopping, has_abandoned), has_changed
+
+
+def _has_changed(
+    asked: ExperimentSettings, now: ExperimentSettings, known: frozenset[str] | None
+) -> bool:
+    """Whether the experiment names other data than it `asked` for, or needs a conversion with a
+    toolchain that was not looked at."""
+    is_new = known is not None and not known.issuperset(now.for_models().toolchains)
+    return is_new or (now.dataset, now.task) != (asked.dataset, asked.task)
 
 
 def _register(workspace: Workspace, crew: Crew, note: Callable[[str], None]) -> None:
@@ -405,12 +414,14 @@ class _WithoutRepetition:
 @dataclass(frozen=True)
 class Crew:
     """The workers of a runner, that of the machine itself first. `devices` are what it serves, and
-    `cannot` says why this machine does not convert with a toolchain."""
+    `cannot` says why this machine does not convert with a toolchain. `known` are the toolchains
+    that were looked at; None: no others matter to this runner."""
 
     workers: list[Worker]
     devices: tuple[DeviceTarget, ...]
     converters: Collection[str]
     cannot: Mapping[str, str]
+    known: frozenset[str] | None
 
 
 def _open_crew(
@@ -418,7 +429,7 @@ def _open_crew(
     options: RunnerOptions,
     task: Task,
     opened: ExitStack,
-    dataset: str = "",
+    targets: Targets,
     has_data: bool = True,
 ) -> Crew:
     """The host does the machine's own stages. It is measured as a device itself only where it is
@@ -428,12 +439,13 @@ def _open_crew(
     names = list(dict.fromkeys(expanded))
     served = [name for name in names if name != HOST] or names
     chosen = _chosen_toolchain(served, options, settings)
-    converters, cannot = _open_converters(served, chosen, options, settings, opened)
+    asked = targets.toolchains
+    converters, cannot = _open_converters(served, chosen, asked, options, settings, opened)
     devices, host = _open_devices(names, settings, opened)
     if HOST in names and not devices:
         devices = [host]
     equipment = _equipment(options, task, converters, host, devices)
-    equipment = replace(equipment, dataset=dataset)
+    equipment = replace(equipment, dataset=targets.dataset)
     plan = context.workspace.plan
     able = [name for name in converters if name not in cannot]
     own = _host_capabilities(plan, able, options) if has_data else ()
@@ -451,11 +463,12 @@ def _open_crew(
                 sessions=sessions,
             )
             workers.append(worker)
-    targets = tuple(
+    served_types = (
         DeviceTarget(device_type(each), chosen or converter_of(each.name), each.chip)
         for each in devices
     )
-    return Crew(workers, tuple(dict.fromkeys(targets)), able, cannot)
+    known = None if chosen or not options.quantize else frozenset({*converters, *cannot})
+    return Crew(workers, tuple(dict.fromkeys(served_types)), able, cannot, known)
 
 
 def _chosen_toolchain(names: list[str], options: RunnerOptions, settings: Settings) -> str:
@@ -469,39 +482,54 @@ def _chosen_toolchain(names: list[str], options: RunnerOptions, settings: Settin
 
 
 def _open_converters(
-    names: list[str], chosen: str, options: RunnerOptions, settings: Settings, opened: ExitStack
+    names: list[str],
+    chosen: str,
+    asked: Sequence[str],
+    options: RunnerOptions,
+    settings: Settings,
+    opened: ExitStack,
 ) -> tuple[dict[str, CachingToolchain], dict[str, str]]:
-    """The toolchains of this machine, by name: the one that was asked for, or those of its devices
-    and all others that it has. And why it cannot convert with some of them."""
-    needed = [chosen] if chosen else [converter_of(name) for name in names]
-    first = dict.fromkeys(needed or [DEFAULT_PLATFORM])
-    others = [p.name for p in platforms() if p.has_toolchain and not chosen and options.quantize]
+    """The toolchains of this machine, by name: the one that was chosen; else those of its devices
+    and those that the experiment asks for. And why it cannot convert with some of them."""
+    needed = [converter_of(name) for name in names] + list(asked if options.quantize else ())
+    wanted = [chosen] if chosen else list(dict.fromkeys(needed)) or [DEFAULT_PLATFORM]
     converters: dict[str, CachingToolchain] = {}
     cannot: dict[str, str] = {}
-    for name in dict.fromkeys([*first, *others]):
+    errors: list[EdgeloopError] = []
+
+    def open_one(name: str) -> None:
         try:
             toolchain = CachingToolchain(open_toolchain(name, settings))
-        except EdgeloopError as error:
-            if name in first:
-                raise
-            cannot[name] = str(error)
-            continue
-        opened.callback(toolchain.close)
-        converters[name] = toolchain
-        try:
+            opened.callback(toolchain.close)
+            converters[name] = toolchain
             if options.quantize:
-                find_platform(name).check_toolchain(settings)
-                if isinstance(options.precision, PrecisionPlan):
-                    check_mixes(toolchain)
-                if options.recover:
-                    check_toolchain(toolchain, name)
+                _check_conversion(toolchain, options, settings)
         except EdgeloopError as error:
-            if name in first and (chosen or not names):
-                raise
+            if name in needed[: len(names)] and name not in converters:
+                raise  # what a device runs cannot even be read
             cannot[name] = str(error)
-    if options.quantize and names and all(name in cannot for name in first) and options.recover:
-        check_toolchain(converters[next(iter(first))], next(iter(first)))
+            errors.append(error)
+
+    for name in wanted:
+        open_one(name)
+    if not converters and DEFAULT_PLATFORM not in cannot:
+        open_one(DEFAULT_PLATFORM)  # float models are read with it
+    if errors and not names and not converters.keys() - cannot.keys():
+        raise errors[0]
+    if errors and (chosen or options.recover) and not converters.keys() - cannot.keys():
+        raise errors[0]
     return converters, cannot
+
+
+def _check_conversion(
+    toolchain: CachingToolchain, options: RunnerOptions, settings: Settings
+) -> None:
+    """Raises where this machine, or the toolchain, cannot convert as the options say."""
+    find_platform(toolchain.name).check_toolchain(settings)
+    if isinstance(options.precision, PrecisionPlan):
+        check_mixes(toolchain)
+    if options.recover:
+        check_toolchain(toolchain, toolchain.name)
 
 
 def _open_devices(

@@ -73,15 +73,15 @@ class Presence:
         crew: Sequence[Worker],
         subset: Sequence[str],
         report: Callable[[RunnerEvent], None],
-        asked: ExperimentSettings | None = None,
+        is_outdated: Callable[[ExperimentSettings], bool] = lambda settings: False,
         lacks_data: Callable[[], str] = lambda: "",
         outdated: threading.Event | None = None,
         says_waiting: bool = True,
     ) -> None:
-        """When the experiment names other data than what it `asked` for, `has_changed` is set; that
-        is looked up now and then, and as soon as a worker finds that it is `outdated`.
+        """When `is_outdated` says so of the experiment's settings, `has_changed` is set; they are
+        read now and then, and as soon as a worker finds that the runner is `outdated`.
         `lacks_data`: why this machine must leave what needs data to others; empty: it need not."""
-        self._asked = asked
+        self._is_outdated = is_outdated
         self._lacks_data = lacks_data
         self._asked_at = time.monotonic()
         self._outdated = outdated or threading.Event()
@@ -170,14 +170,11 @@ class Presence:
                 return
 
     def _compare_settings(self, now: float) -> None:
-        is_due = now - self._asked_at >= SETTINGS_S or self._outdated.is_set()
-        if self._asked is None or not is_due:
+        if now - self._asked_at < SETTINGS_S and not self._outdated.is_set():
             return
         self._asked_at = now
         self._outdated.clear()
-        settings = read_settings(self._workspace.store, self._workspace.experiment)
-        before = self._asked.dataset, self._asked.task
-        if (settings.dataset, settings.task) != before:
+        if self._is_outdated(read_settings(self._workspace.store, self._workspace.experiment)):
             self.has_changed.set()
 
     def _described(self) -> RunnerEntry:

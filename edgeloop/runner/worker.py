@@ -446,7 +446,7 @@ class Worker:
                 stage = self._workspace.plan[work.stage]
                 turn = self._context.cpus.turn(self._stopping) if stage.uses_all_cpus else None
                 with turn or contextlib.nullcontext():
-                    result = perform(work, self.equipment, stage)
+                    result = perform(work, self.equipment)
                 self._hand_in(prepared, result)
             except LeaseLost as error:
                 if prepared.heartbeat.lease.queued:  # an idle runner took it before it began

@@ -137,8 +137,6 @@ def test_what_cannot_be_made_is_refused_before_any_work(chain, unet, tmp_path):
     calibration = samples(smooth_images(2))
     with pytest.raises(BadInput, match="fp16 models are not quantized"):
         chain().convert(unet, calibration, tmp_path, "fp16")
-    with pytest.raises(BadInput, match="no context binaries"):
-        chain().convert(unet, calibration, tmp_path, chips=("snapdragon-888",))
     with pytest.raises(BadInput, match=r"32×32×3, the model takes 64×64×3"):
         chain().convert(unet, samples(smooth_images(2, 32)), tmp_path)
     with pytest.raises(BadInput, match="does not take"):

@@ -24,10 +24,11 @@ from tests.nets import save_tiny
 from tests.peers.board import VirtualBoard
 from tests.runner.conftest import NETS
 
-pytestmark = [pytest.mark.server, pytest.mark.slow]
+# Every machine is several processes, some of which start a compiler.
+pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(900)]
 
 EXPERIMENT = "nets"
-PATIENCE_S = 300.0
+PATIENCE_S = 600.0
 SETTINGS = f"""
 experiment: {EXPERIMENT}
 lease_seconds: 60
@@ -159,8 +160,7 @@ def test_quantizers_and_boards_complete_every_model_whoever_comes_first(
         records = records_of(row)
         assert all(not record.attempts and not record.silent for record in records.values())
     assert "fetched working/faces@1" in lab.log + quantizers[0].log
-    if order.index("boards") < order.index("quantizers"):
-        assert "Conversion with snpe is left to others" in quantizers[1].log
+    eventually(lambda: "Conversion with snpe is left to others" in quantizers[1].log, PATIENCE_S)
 
 
 def test_each_type_of_device_has_columns_and_binaries_of_its_own(

@@ -24,7 +24,7 @@ from edgeloop.graph.count import LayerTiming, add_times
 from edgeloop.graph.info import shapes_from
 from edgeloop.graph.isolated import graph_pool
 from edgeloop.models.columns import is_true, place_suffix
-from edgeloop.models.plan import FOR, STAGES, Stage, records_of, targets_of
+from edgeloop.models.plan import FOR, STAGES, Plan, records_of, targets_of
 from edgeloop.platforms import (
     DEFAULT_PRECISION,
     AttributesLatency,
@@ -225,10 +225,10 @@ class Result:
     summary: str
 
 
-def perform(work: Assignment, equipment: Equipment, stage: Stage | None = None) -> Result:
+def perform(work: Assignment, equipment: Equipment) -> Result:
     """Do one stage, with the function that the plan names. For a further device or toolchain it
     sees the row as that one's, and its results get places of their own."""
-    stage = stage or STAGES[work.stage]
+    stage = Plan(tuple(STAGES.values()))[work.stage]
     asked = targets_of(work.row).dataset
     is_short = is_true(work.row.get("benchmark_only"))
     if stage.needs_data and not is_short and asked not in ("", equipment.dataset):
