@@ -205,7 +205,7 @@ class Catalog:
             self._queue,
             self._node,
             self._clock,
-            lambda: read_settings(self._store, self.experiment).for_models(),
+            targets=lambda: read_settings(self._store, self.experiment).for_models(),
         )
 
     def upload(

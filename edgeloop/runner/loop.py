@@ -213,9 +213,9 @@ def _serve(
             crew,
             options.subset,
             report,
-            lambda now: _has_changed(asked, now, opened_crew.known),
-            lacks_data,
-            context.outdated,
+            is_outdated=lambda now: _has_changed(asked, now, opened_crew.known),
+            lacks_data=lacks_data,
+            outdated=context.outdated,
             says_waiting=waits,
         )
         health.watch(crew, lambda: "it is stopping" if stopping.is_set() else presence.not_ready())

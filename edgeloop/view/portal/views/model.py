@@ -53,7 +53,7 @@ def timeline(
         state = _state(row, plan, stage, record, now) if name in taken else "skipped"
         of_stage = tuple(use for use in uses if use.stage == name)
         title = plan.title(row, stage)
-        steps.append(_stage(row, stage, title, record, state, of_stage, now))
+        steps.append(_stage(row, stage, title, record, state, uses=of_stage, now=now))
     return tuple(steps)
 
 
