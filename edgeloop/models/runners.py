@@ -29,6 +29,7 @@ DEAD_S = 40.0
 FORGET_S = 24 * 3600.0
 MOST_DEAD = 200
 TEXT_LIMIT = 500
+WRITE_TRIES = 3  # only its own runner writes a row: others only remove it
 _LAST_MOMENT = 253_402_300_799.0  # of the year 9999
 
 DeviceState = Literal["busy", "idle", "hot", "plugged", "unplugged", "unauthorized", "offline"]
@@ -162,15 +163,15 @@ class Registry:
         """Register a runner, or renew its row; `now` is the store's time, if it was just asked."""
         values = {"beat": self._store.now() if now is None else now, **columns_of(entry)}
         record = self._records.get(entry.id)
-        if record is not None:
-            with contextlib.suppress(RowChanged):  # it was taken for dead and forgotten
-                changes = {**dict.fromkeys(record.values), **values}
-                self._records[entry.id] = self._table.update(record, changes)
+        for _ in range(WRITE_TRIES):
+            with contextlib.suppress(RowChanged, RowExists):  # it was forgotten, or is there
+                if record is None:
+                    self._records[entry.id] = self._table.insert(entry.id, values)
+                else:
+                    changes = {**dict.fromkeys(record.values), **values}
+                    self._records[entry.id] = self._table.update(record, changes)
                 return
-        with contextlib.suppress(RowExists):
-            self._records[entry.id] = self._table.insert(entry.id, values)
-            return
-        self._records[entry.id] = self._table.get(entry.id) or self._table.insert(entry.id, values)
+            record = self._table.get(entry.id)
 
     def remove(self, runner: str) -> None:
         record = self._records.pop(runner, None) or self._table.get(runner)
