@@ -1,4 +1,4 @@
-"""search, searches, train-pareto: from a space to a front of trained models."""
+"""search, search show and search train: from a space to a front of trained models."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import textwrap
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -27,13 +27,43 @@ if TYPE_CHECKING:
     from edgeloop.settings import Settings
 
 
-# search and train-pareto: from a space to a front of trained models.
+# search and search train: from a space to a front of trained models.
 
 
 _YAML = (".yaml", ".yml")
 
 
-@click.command()
+class _SearchGroup(click.Group):
+    """`search FILE` is a command of its own, unless the first word is that of one below it."""
+
+    allow_extra_args = False
+    allow_interspersed_args = True
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Without the arguments in the path of a command below, where click writes them out."""
+        params = super().get_params(ctx)
+        if ctx.command is self:
+            return params
+        return [each for each in params if not isinstance(each, click.Argument)]
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return click.Command.collect_usage_pieces(self, ctx)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] in self.commands:
+            ctx.args = args
+            return args
+        return click.Command.parse_args(self, ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        if not ctx.args:
+            return click.Command.invoke(self, ctx)
+        name, *args = ctx.args
+        with self.commands[name].make_context(name, args, parent=ctx) as below:
+            return below.command.invoke(below)
+
+
+@click.command(cls=_SearchGroup, no_args_is_help=False)
 @click.argument("file", metavar="CONF.yaml|SEARCH", type=click.Path(path_type=Path))
 @click.argument("words", metavar="[KEY=VALUE]...", nargs=-1)
 @click.option("--resume", is_flag=True, help="Continue an interrupted search.")
@@ -94,7 +124,7 @@ def search(
         _say_outcome(config, outcome)
 
 
-@click.command("train-pareto")
+@search.command("train")
 @click.argument("name", metavar="SEARCH")
 @click.option("--epochs", default=30, show_default=True, help="Passes over the training set.")
 @click.option("--compute", help="Compute to train on  [default: this process]")
@@ -108,7 +138,7 @@ def search(
 @click.option("--learning-rate", type=float, help="Peak learning rate  [default: the search's]")
 @click.option("--no-publish", is_flag=True, help="Do not upload the models to the status table.")
 @common_options
-def train_pareto(
+def train_front(
     name: str,
     epochs: int,
     compute: str | None,
@@ -129,7 +159,7 @@ def train_pareto(
 
     Models that are already trained are not trained again.
 
-    Example: edgeloop train-pareto laptop --epochs 30 --compute cluster
+    Example: edgeloop search train laptop --epochs 30 --compute cluster
     """
     from edgeloop.search.campaign import (
         front_in,
@@ -374,7 +404,7 @@ def _score(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}"
 
 
-# searches: how searches are going and what they found; and the summary that ends a search.
+# search list, search show, and the summary that ends a search.
 
 
 WIDTH = 80
@@ -386,32 +416,19 @@ _FIXED = "\N{NO-BREAK SPACE}"
 _WORDS = {"screened": "screened out", "stopped": "stopped early"}
 
 
-@click.command()
-@click.argument("name", metavar="[SEARCH]", required=False)
+@search.command("list")
 @json_option
-def searches(name: str | None, as_json: bool) -> None:
-    """Show the searches of this project.
+def list_searches(as_json: bool) -> None:
+    """List the searches of this project.
 
-    With SEARCH, a name, job or folder, show that one, also while it runs: its front, the
-    hypervolume with its reference point, and which parameters mattered.
-
-    Example: edgeloop searches laptop
+    Example: edgeloop search list
     """
     from edgeloop.errors import BadInput
     from edgeloop.search.results import read_search
-    from edgeloop.search.study import find_search, found_searches
+    from edgeloop.search.study import found_searches
 
-    project = load_settings().project
-    if name is not None:
-        folder = find_search(name, project)
-        seen = read_search(folder, name if name in found_searches(project) else "")
-        if as_json:
-            print_json([{**summary_of(seen), **details_of(seen)}])
-        else:
-            say_search(seen)
-        return
     searches_read, damaged = [], []
-    for search_name, folder in sorted(found_searches(project).items()):
+    for search_name, folder in sorted(found_searches(load_settings().project).items()):
         try:
             searches_read.append(read_search(folder, search_name))
         except BadInput as error:
@@ -426,6 +443,29 @@ def searches(name: str | None, as_json: bool) -> None:
         _say_searches(searches_read)
     if damaged:
         raise SystemExit(1)
+
+
+@search.command("show")
+@click.argument("name", metavar="SEARCH")
+@json_option
+def show_search(name: str, as_json: bool) -> None:
+    """Show what a search found.
+
+    SEARCH is its name, job or folder. It is shown also while it runs: its front, the hypervolume
+    with its reference point, and which parameters mattered.
+
+    Example: edgeloop search show laptop
+    """
+    from edgeloop.search.results import read_search
+    from edgeloop.search.study import find_search, found_searches
+
+    project = load_settings().project
+    folder = find_search(name, project)
+    seen = read_search(folder, name if name in found_searches(project) else "")
+    if as_json:
+        print_json([{**summary_of(seen), **details_of(seen)}])
+    else:
+        say_search(seen)
 
 
 def summary_of(seen: SeenSearch) -> dict[str, object]:
@@ -643,8 +683,4 @@ def _say_searches(searches: list[SeenSearch]) -> None:
         click.echo("(+N): results taken over from earlier searches")
 
 
-COMMANDS = (
-    search,
-    train_pareto,
-    searches,
-)
+COMMANDS = (search,)

@@ -22,6 +22,8 @@ from edgeloop.cli.app import (
     interval_option,
     opened,
     tag_option,
+    threshold_option,
+    unsteady_option,
     watch_option,
 )
 from edgeloop.cli.terminal import (
@@ -60,6 +62,8 @@ if TYPE_CHECKING:
 @click.option("--node", help="Only models that this machine works on.")
 @click.option("--locked", is_flag=True, help="Only models that a runner or another tool holds.")
 @click.option("--device", help="Only models measured on this chip or device.")
+@unsteady_option
+@threshold_option
 @click.option("--stage", help="Only models for which this stage is running or could start.")
 @click.option(
     "--sort",
@@ -80,6 +84,8 @@ def status(
     node: str | None,
     locked: bool,
     device: str | None,
+    unsteady: bool,
+    threshold: float,
     stage: str | None,
     sort: str | None,
     columns: str | None,
@@ -103,6 +109,10 @@ def status(
 
     Example: edgeloop status 'brave-*' --csv results.csv
 
+    --unsteady shows how much the runs of each model differ on the same board, and beside it how
+    much equal boards differ, which does not count. 'edgeloop reset --unsteady' benchmarks them
+    again.
+
     Example: edgeloop status --state failed --state running
 
     Example: edgeloop status --sort latency_ms --columns name,latency_ms,f1_1k,device
@@ -122,19 +132,21 @@ def status(
             node=node,
             is_locked=locked,
             device=device,
+            most_spread=threshold if unsteady else None,
             stage=stage,
         )
+        shown_columns = columns or (_SPREAD_COLUMNS if unsteady else None)
 
         def read() -> list[Values]:
-            wanted = _table_columns(columns, sort)
+            wanted = _table_columns(shown_columns, sort)
             rows = models.for_table(wanted)
-            further = [] if columns else _further_columns(rows)
+            further = [] if shown_columns else _further_columns(rows)
             if further:
                 rows = models.for_table([*wanted, *further])
             return in_order(rows, _checked_sort(sort or "state", rows))
 
         def text(rows: Sequence[Values], screen: Screen, live: bool = False) -> str:
-            return model_table(rows, screen, _chosen(columns, rows), live)
+            return model_table(rows, screen, _chosen(shown_columns, rows), live)
 
         if watch:
             show(lambda screen: text(read(), screen, live=True), interval)
@@ -154,6 +166,8 @@ def status(
         if rows_left_out() > left_out:
             place = f"experiment '{workspace.experiment}' ({shown(workspace.store.description)})"
             hint = f"No model can be read in {place}. Next: edgeloop store check"
+        elif unsteady and workspace.find(names):
+            hint = f"No model's benchmark varies by more than {threshold:g} %."
         else:
             is_filtered = bool(states or node or locked or device or stage or names)
             hint = no_models(workspace, tag, is_filtered)
@@ -185,6 +199,7 @@ class _Selection:
     node: str | None
     is_locked: bool
     device: str | None
+    most_spread: float | None
     stage: str | None
 
     def stream(self, bookkeeping: bool = False) -> Iterator[Values]:
@@ -218,12 +233,13 @@ class _Selection:
         at_work = [name for name, values in rows.items() if is_at_work(values)]
         for name, stages in catalog.stages_of(at_work):
             rows[name] = {**rows[name], "stages": stages}
-        if self.device is None and not self.states and self.node is None and not self.is_locked:
+        filters = (self.device, self.node, self.most_spread)
+        if all(each is None for each in filters) and not self.states and not self.is_locked:
             return list(rows.values())
         return list(filter(self._has, rows.values()))
 
     def _has(self, row: Values) -> bool:
-        from edgeloop.models.columns import ran_on
+        from edgeloop.models.columns import ran_on, run_spread
         from edgeloop.models.plan import holders_of, is_on, records_of
         from edgeloop.models.queue import ready_at
 
@@ -237,6 +253,8 @@ class _Selection:
         if self.node is not None and not any(is_on(o, self.node) for o in holders_of(row)):
             return False
         if self.is_locked and not holders_of(row):
+            return False
+        if self.most_spread is not None and not run_spread(row) > self.most_spread:
             return False
         if self.stage is None:
             return True
@@ -322,7 +340,7 @@ def _table_columns(chosen: str | None, sort: str | None) -> list[str]:
 
     weighted = [column.name for column in COLUMNS.values() if column.weight is not None]
     images = [f"{name}_images" for name in SCORE_COLUMNS]
-    others = ["error", "metric", "boards", "total_inference_avg", "targets"]
+    others = ["error", "metric", "boards", "total_inference_avg", "targets", "stdev", "run_spread"]
     usual = [*weighted, *SCORE_COLUMNS, *images, *AGREEMENT_COLUMNS, *ESTIMATE_COLUMNS, *others]
     named = [*_names(chosen), *([sort.partition(":")[0]] if sort else [])]
     suffixes = {split_place(column_named(name))[1] for name in named} - {""}
@@ -388,6 +406,7 @@ _MOST_IN_MEMORY = 32_000_000  # bytes of rows to be sorted
 _INTERVAL_WEIGHT, _CHOSEN_WEIGHT, _USUAL_WEIGHT, _FURTHER_WEIGHT = 60, 50, 30, 20
 # Of a further device, a table shows its latency and this score.
 FURTHER_SCORE = "f1_1k"
+_SPREAD_COLUMNS = "name,latency_ms,run_spread,board_spread,status"
 _OF_LATENCY = ("mean", "total_inference_avg", "latency_kind", "latency_missing_ops")
 
 

@@ -290,7 +290,7 @@ def _is_result(config: SearchConfig, candidate: Candidate) -> bool:
 # `search_state_<n>.csv`  all candidates up to iteration n, in the order of their proposal
 # `front.csv`             the Pareto front; with several chips, all that are on the front of one, wi
 #                         the names of these chips in the column `fronts`
-# `pareto/<id>.json`      its architectures; `edgeloop train` builds them again
+# `pareto/<id>.json`      its architectures; `edgeloop arch train` builds them again
 # `pareto/<id>.onnx`      their models, trained if the search trained them
 
 

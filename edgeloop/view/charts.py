@@ -502,8 +502,8 @@ def f1_chart(
 
 
 def utilisation_chart(uses: Iterable[Mapping[str, object]]) -> Chart:
-    """How busy each device was, by day, from the rows of `edgeloop usage --json`: `machine`,
-    `device`, `day`, `seconds` and `uses`."""
+    """How busy each device was, by day, from the rows of `edgeloop devices usage --json`:
+    `machine`, `device`, `day`, `seconds` and `uses`."""
     rows = [
         {
             "device": _device_label(use),

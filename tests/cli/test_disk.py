@@ -189,7 +189,7 @@ def test_a_store_on_a_full_disk_can_be_looked_at_and_cleared(project: Path):
     fill = f'{fill}; dd if=/dev/zero of="$0/filler" bs=4k 2>/dev/null; true'
     mounting = f'{full_disk("400k")} && cp -a "{kept}/." "$0" && ({fill})'
     folder = project / ".edgeloop"
-    for verb in (["status"], ["list"], ["download", "calm-heron", "--to", "out"]):
+    for verb in (["status"], ["download", "--list"], ["download", "calm-heron", "--to", "out"]):
         said = in_a_namespace(mounting, folder, verb, project)
         assert said.code == 0, said
         shutil.rmtree(project / "after")

@@ -45,7 +45,7 @@ def test_commands_that_read_change_nothing(version: str, project: Path, edgeloop
     assert "does not fit" in rows["failed"]["error"]
     assert rows["held"]["node"] == "old-machine:runner"
     assert edgeloop("status", "-e", "second", "--json").json[0]["priority"] == 3
-    files = {row["file"] for row in edgeloop("list", "complete", "--json").json}
+    files = {row["file"] for row in edgeloop("download", "--list", "complete", "--json").json}
     assert {"complete.onnx", "complete.quant.onnx", "perf_results_2.csv"} <= files
     assert edgeloop("download", "complete", "--to", "here").code == 0
     found = {path.name for path in (project / "here").rglob("*") if path.is_file()}
@@ -125,10 +125,10 @@ def say(**columns: int | str) -> None:
 READING = (
     ("status",),
     ("status", "--json"),
-    ("list",),
+    ("download", "--list"),
     ("download", "complete"),
     ("queue",),
-    ("experiments",),
+    ("experiment", "list"),
     ("store", "check"),
     ("pareto",),
 )

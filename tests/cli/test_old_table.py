@@ -120,18 +120,20 @@ def test_the_table_shows_seconds_as_milliseconds_and_keeps_not_applicable(
 def test_reading_changes_nothing(account: str, table: TableClient, edgeloop: Edgeloop):
     before = {name: (raw(table, name), table.get_entity("main", name).metadata) for name in ROWS}
     edgeloop("status")
-    edgeloop("list")
+    edgeloop("download", "--list")
     edgeloop("download", "lazy-gecko", "--to", "out")
     after = {name: (raw(table, name), table.get_entity("main", name).metadata) for name in ROWS}
     assert after == before
 
 
 def test_the_experiment_is_listed_and_the_usage_table_is_not(account: str, edgeloop: Edgeloop):
-    assert edgeloop("experiments", "--json").json == [{"name": EXPERIMENT, "models": len(ROWS)}]
+    assert edgeloop("experiment", "list", "--json").json == [
+        {"name": EXPERIMENT, "models": len(ROWS)}
+    ]
 
 
 def test_list_and_download_give_the_files(account: str, edgeloop: Edgeloop, project: Path):
-    listed = edgeloop("list", "--json").json
+    listed = edgeloop("download", "--list", "--json").json
     found: dict[str, list[str]] = {}
     for item in listed:
         found.setdefault(item["name"], []).append(item["file"])

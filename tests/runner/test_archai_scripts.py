@@ -182,6 +182,6 @@ def test_what_our_commands_upload_archais_scripts_manage(theirs: Machine, ours: 
     assert row["quantized"] is True and row["mean"] > 0
 
     theirs("delete", "calm-heron", "--table", TABLE)
-    assert our_rows(ours) == {} and ours("list", "--json") == "[]\n"
+    assert our_rows(ours) == {} and ours("download", "--list", "--json") == "[]\n"
     ours("upload", NET, "--name", "calm-heron")
     assert set(their_rows(theirs)) == {"calm-heron"}

@@ -180,7 +180,7 @@ def test_each_type_of_device_has_columns_and_binaries_of_its_own(
     assert row["device_on_htp_x_elite"] == "htp:x-elite"
     assert 0 < float(row["mean"]) != float(row["mean_on_htp_x_elite"]) > 0
     assert row["sqnr_db"] == row["sqnr_db_on_htp_x_elite"], "the arithmetic is the same"
-    files = quantizer.edgeloop("list", "calm-heron")
+    files = quantizer.edgeloop("download", "--list", "calm-heron")
     for chip in ("qcs8550", "x-elite"):
         assert f"net.{chip}.bin" in files and f"net.{chip}.ctx.onnx" in files
     assert "perf_results_1_on_htp_x_elite.csv" in files

@@ -62,7 +62,7 @@ def test_a_search_ends_with_a_published_front_that_is_then_trained_in_full(edgel
         assert rows[f"{name}.trained"]["status"] == "new"
         assert rows[f"{name}.trained"]["val_iou"] == rows[name]["val_iou"]
 
-    full = edgeloop("train-pareto", "laptop", "--epochs", 2, "--json").json
+    full = edgeloop("search", "train", "laptop", "--epochs", 2, "--json").json
     assert sorted(row["name"] for row in full) == sorted(front)
     assert not any(row["error"] for row in full)
     assert edgeloop.trainings("laptop") == trained, "nothing is trained twice"
@@ -109,7 +109,7 @@ def test_a_laptop_finds_a_front_that_the_farm_measures_and_retrains_it(edgeloop:
     assert all(f"{name}.trained" not in rows for name in others)
 
     # train-pareto
-    answered = edgeloop("train-pareto", "laptop", "--epochs", 2, "--json").json
+    answered = edgeloop("search", "train", "laptop", "--epochs", 2, "--json").json
     full = {row["name"]: row for row in answered}
     assert sorted(full) == sorted(front)
     rows = edgeloop.status("laptop")
@@ -125,7 +125,7 @@ def test_a_laptop_finds_a_front_that_the_farm_measures_and_retrains_it(edgeloop:
         known.read_text()
     )
     trained = edgeloop.trainings("laptop", "full/training")
-    table = edgeloop("train-pareto", "laptop", "--epochs", 2)
+    table = edgeloop("search", "train", "laptop", "--epochs", 2)
     assert "partial IoU  full IoU" in table.out
     assert edgeloop.trainings("laptop", "full/training") == trained
 
@@ -147,7 +147,9 @@ def test_the_same_on_a_cluster(edgeloop: Program, ray_cluster: RayCluster):
     rows = edgeloop.status("cluster")
     assert all(rows[f"{name}.trained"]["status"] == "new" for name in front)
 
-    full = edgeloop("train-pareto", "cluster", "--epochs", 1, "--compute", "cluster", "--json").json
+    full = edgeloop(
+        "search", "train", "cluster", "--epochs", 1, "--compute", "cluster", "--json"
+    ).json
     assert sorted(row["name"] for row in full) == sorted(front)
     assert not any(row["error"] for row in full)
 

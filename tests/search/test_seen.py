@@ -1,4 +1,4 @@
-"""A search as people see it: read from its folder, importance, charts, and `edgeloop searches`."""
+"""A search as people see it: read from its folder, importance, charts, and `search show`."""
 
 from __future__ import annotations
 
@@ -168,9 +168,9 @@ def test_searches_are_listed_and_shown_in_80_columns(
     project: Path,  # noqa: F811 - the fixture
     edgeloop: Edgeloop,  # noqa: F811 - the fixture
 ):
-    assert "No search was run" in edgeloop("searches").out
+    assert "No search was run" in edgeloop("search", "list").out
     (project / "searches").symlink_to(folders)
-    listed = edgeloop("searches")
+    listed = edgeloop("search", "list")
     assert [line.split()[0] for line in listed.out.splitlines()] == [
         *("search", "chips", "farm", "few", "many", "running", "warm", "(+N):")
     ]
@@ -178,27 +178,27 @@ def test_searches_are_listed_and_shown_in_80_columns(
     assert "taken over" in note and warm.split()[1:4] == ["17/300", "13", "(+3)"]
     assert max(map(len, listed.out.splitlines())) <= 80
     for name in ("chips", "farm", "few", "many", "running", "warm"):
-        said = edgeloop("searches", name).out
+        said = edgeloop("search", "show", name).out
         assert max(map(len, said.splitlines())) <= 80, said
         seen = read_search(folders / name)
         assert f"→ {seen.hypervolume:.3f} (reference: " in said.replace("\n  ", " ")
-        [found] = edgeloop("searches", name, "--json").json
+        [found] = edgeloop("search", "show", name, "--json").json
         assert found["hypervolume"] == seen.hypervolume
         assert len(found["all"]) == found["candidates"] + found["taken_over"]
         assert found["reference"]["objectives"]["val_iou"]["best"] == 1.0
-    said = edgeloop("searches", "warm").out
+    said = edgeloop("search", "show", "warm").out
     assert "17 of 300 candidates" in said and "13 trained\n· 3 taken over" in said
     assert "The GPU was busy 91% of the time in training, the trainers 97% until" in said
-    [found] = edgeloop("searches", "warm", "--json").json
+    [found] = edgeloop("search", "show", "warm", "--json").json
     assert (found["candidates"], found["taken_over"], found["states"]["complete"]) == (17, 3, 13)
     assert found["utilisation"] == {"trainers": 0.97, "gpu": 0.912}
-    said = edgeloop("searches", "chips").out
+    said = edgeloop("search", "show", "chips").out
     assert "A htp:qcs8550: " in said and "F htp:888: " in said and "*" in said
     assert "3 stopped early · 3 failed" in said
-    assert "on the front of" in edgeloop("searches", "farm").out
-    assert edgeloop("searches", "none").code != 0
+    assert "on the front of" in edgeloop("search", "show", "farm").out
+    assert edgeloop("search", "show", "none").code != 0
     damaged = project / "runs/job-1/outputs"
     damaged.mkdir(parents=True)
     (damaged / "search.yaml").write_text("a: {b\n")
-    again = edgeloop("searches")
+    again = edgeloop("search", "list")
     assert again.code == 1 and "'job-1' cannot be read" in again.err and "many" in again.out
