@@ -45,7 +45,7 @@ def test_their_environment_is_pinned_and_has_the_pytorch_of_ours() -> None:
     lines = (HERE / "requirements.txt").read_text("utf-8").splitlines()
     pinned = [line for line in lines if not line.startswith("#")]
     assert all(re.fullmatch(r"[\w.-]+==[\w.+-]+", line) for line in pinned), pinned
-    ours = (HERE.parents[1] / "constraints.txt").read_text("utf-8").splitlines()
+    ours = (HERE.parents[1] / "constraints.txt").read_text("utf-8").split()
     for package in ("torch", "onnx", "numpy"):
         [version] = [line for line in pinned if line.startswith(f"{package}==")]
         assert version in ours

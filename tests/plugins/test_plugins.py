@@ -101,7 +101,8 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Scratch:
     wheels = [str(wheel) for wheel in (folder / "wheels").glob("edgeloop-*.whl")]
     wheels += [f"{wheel}[test]" for wheel in (folder / "wheels").glob("edgeloop_*.whl")]
     constraints = str(REPOSITORY / "constraints.txt")
-    scratch.pip("install", "--quiet", "--no-compile", "--constraint", constraints, *wheels)
+    pinned = ("--no-require-hashes", "--constraint", constraints)
+    scratch.pip("install", "--quiet", "--no-compile", *pinned, *wheels)
     return scratch
 
 
