@@ -376,11 +376,11 @@ def training_chart(rows: Iterable[Row]) -> Chart:
 def quantization_chart(rows: Iterable[Row]) -> Chart:
     """F1 of the float and of the quantized model, one line per model, the largest loss on top.
 
-    Only pairs on the same test images are compared: 1k (`f1_1k_f`, `f1_1k`) or 10k (`f1_onnx`,
-    `f1_10k`), whichever more models have.
+    Only pairs on the same test images are compared: 1,000 (`f1_1k_f`, `f1_1k`) or 10,000
+    (`f1_onnx`, `f1_10k`), whichever more models have.
     """
     every = list(rows)
-    pairs = [("f1_1k_f", "f1_1k", "1k"), ("f1_onnx", "f1_10k", "10k")]
+    pairs = [("f1_1k_f", "f1_1k", "1,000"), ("f1_onnx", "f1_10k", "10,000")]
     by_images = []
     for one, two, images in pairs:
         both = [(str(r.get("name", "")), number(r.get(one)), number(r.get(two))) for r in every]
@@ -391,7 +391,7 @@ def quantization_chart(rows: Iterable[Row]) -> Chart:
         return empty_chart("No model has F1 of both its float and its quantized form yet.")
     a = altair()
     metric = shared_metric(every)
-    column = "f1_1k" if images == "1k" else "f1_10k"
+    column = "f1_1k" if images == "1,000" else "f1_10k"
     images = score_meaning(every).images.get(column, images)
     named = "F1" if metric == "f1" else metric
     shown = losses[:MOST_LINES]
@@ -404,7 +404,8 @@ def quantization_chart(rows: Iterable[Row]) -> Chart:
     lines = [{"name": name, "low": two, "high": one} for name, one, two in shown]
     y = a.Y("name:N", sort=order, title=None, axis=a.Axis(grid=True, domain=False, ticks=False))
     rule = a.Chart(data(lines)).mark_rule(strokeWidth=2, opacity=0.5)
-    x = a.X("f1:Q", title=f"{named} ({images} test images)", scale=a.Scale(zero=False, nice=True))
+    title = f"{named} (at most {images} test images)"
+    x = a.X("f1:Q", title=title, scale=a.Scale(zero=False, nice=True))
     marks = a.Chart(data(ends)).mark_point(filled=True, size=90, opacity=1)
     forms, colours, shapes = ["float", "quantized"], [BLUE, VERMILLION], ["circle", "diamond"]
     legend = a.Legend(title=None, orient="top")

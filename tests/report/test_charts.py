@@ -256,7 +256,7 @@ def test_the_line_of_a_front_to_be_maximised_steps_the_other_way():
 def test_float_and_quantized_are_compared_on_the_same_images_only():
     rows = [{"name": "a", "f1_onnx": 0.9, "f1_1k": 0.8}]
     assert "No model has" in to_svg(quantization_chart(rows))
-    assert "10k test images" in to_svg(quantization_chart([{**rows[0], "f1_10k": 0.7}]))
+    assert "at most 10,000 test images" in to_svg(quantization_chart([{**rows[0], "f1_10k": 0.7}]))
 
 
 def test_many_models_are_cut_to_those_that_lose_most():
