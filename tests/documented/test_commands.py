@@ -14,7 +14,7 @@ from tests.documented.running import is_same
 REASONS = {
     *("needs a package index", "needs root", "needs systemd", "needs Docker", "needs Kubernetes"),
     *("needs a board", "needs boards", "needs the Neural Processing SDK", "needs Azure"),
-    *("needs a cluster", "needs a GPU", "needs a store of several machines"),
+    *("needs a cluster", "needs a GPU"),
     *("needs the COCO dataset", "needs the portal above", "needs the search above"),
     *("needs the plan above", "keeps runners running", "needs GitHub"),
     "tests/test_readme.py runs it",
