@@ -252,7 +252,7 @@ def _line(desk: JobsMonitor, run: Run) -> JobLine:
         parent=record.parent or "",
         exit_code=status.exit_code,
         reason=redact(status.reason),
-        note=redact(status.files.note() if status.is_final else desk.note(run)),
+        note=redact(status.files.note(name=record.name) if status.is_final else desk.note(run)),
         tags=tuple(record.tags),
         params={str(name): str(value) for name, value in record.params.items()},
         metrics={
