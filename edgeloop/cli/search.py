@@ -568,17 +568,26 @@ def _counts(seen: SeenSearch) -> list[str]:
 
 
 def _front_table(seen: SeenSearch, shown: tuple[SeenCandidate, ...]) -> str:
-    from edgeloop.models.columns import interval_heading, latency_interval
+    from edgeloop.models.columns import Column, interval_heading, latency_interval
     from edgeloop.search.base import columns_of
 
     columns = [columns_of(item.values, 0) for item in shown]
-    headings = ("architecture", *(objective.name for objective in seen.objectives))
+    names = [objective.name for objective in seen.objectives]
+    measures = {name: seen.column(name) for name in names}
+    for name, measure in measures.items():
+        if measure.unit not in ("ms", "µs"):  # as its name says: bytes stay bytes
+            measures[name] = Column(name, "number", "")
+    headings = ("architecture", *(measure.heading for measure in measures.values()))
     rows = [
-        (item.arch_id, *(f"{item.values[o.name]:.4g}" for o in seen.objectives)) for item in shown
+        (item.arch_id, *(m.text(m.factor * item.values[name]) for name, m in measures.items()))
+        for item in shown
     ]
     if any(map(latency_interval, columns)):
         headings += (interval_heading(columns),)
-        intervals = [str(latency_interval(row) or "") for row in columns]
+        chip = (m.unit for name, m in measures.items() if name.startswith("chip_latency_ms"))
+        unit = next(chip, "ms")
+        found = [latency_interval(row) for row in columns]
+        intervals = [interval.in_unit(unit) if interval else "" for interval in found]
         rows = [(*row, text) for row, text in zip(rows, intervals, strict=True)]
     return listing(headings, rows, right=headings[1:])
 

@@ -25,6 +25,7 @@ from edgeloop._util.values import plural
 from edgeloop._util.yaml import NotYaml, parse_yaml
 from edgeloop.errors import BadInput, EdgeloopError, ModelBusy, NameTaken
 from edgeloop.models.catalog import Candidates
+from edgeloop.models.columns import Column, readable, search_measure
 from edgeloop.pareto import FIRST_RESULTS, Floats, ObjectiveScale, non_dominated, scale_of, share
 from edgeloop.search.base import Evaluator, barred_devices, columns_of, is_result, on_device
 from edgeloop.search.config import CHIP, MINIMISED, Objective, SearchConfig, SearchFront, config_of
@@ -761,6 +762,12 @@ class SeenSearch:
     @property
     def hypervolume(self) -> float | None:
         return self.curve[-1][1] if self.curve else None
+
+    def column(self, name: str) -> Column:
+        """A value as people read it; a latency in the unit that suits all candidates."""
+        measure = search_measure(name)
+        values = [item.values[name] for item in self.candidates if name in item.values]
+        return readable(measure, [measure.factor * value for value in values])[0]
 
     @cached_property
     def front(self) -> tuple[SeenCandidate, ...]:

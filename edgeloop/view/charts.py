@@ -20,17 +20,21 @@ from typing import TYPE_CHECKING, Any, Literal
 from edgeloop.errors import BlobMissing
 from edgeloop.models.columns import (
     AGREEMENT_COLUMNS,
-    COLUMNS,
     LATENCY,
     SCORE_COLUMNS,
     Column,
     Row,
+    interval_cell,
     interval_heading,
     is_estimate,
+    is_latency,
     latency_interval,
     number,
     score_meaning,
+    search_measure,
+    seen_from,
     shared_metric,
+    sigma_ms,
 )
 from edgeloop.models.files import ModelFile
 from edgeloop.view.drawing import (
@@ -70,12 +74,9 @@ from edgeloop.view.measures import (
     ESTIMATE,
     MEASURED,
     ColumnObjective,
-    is_latency,
     kind_of,
     measure_of,
     objective,
-    seen_from,
-    sigma_ms,
 )
 from edgeloop.workspace import Workspace
 
@@ -178,7 +179,7 @@ def _points(pareto: Pareto, links: Mapping[str, str], axes: ChartAxes) -> list[d
             point["sigma"] = sigma
         if has_latency and (interval := latency_interval(seen)):
             point |= {"low": latency_factor * interval.low_ms}
-            point |= {"high": latency_factor * interval.high_ms, "interval": str(interval)}
+            point |= {"high": latency_factor * interval.high_ms}
         for side, item in zip("xy", pareto.objectives, strict=False):
             if item.column in SCORE_COLUMNS and (span := span_of(row, item)):
                 point |= {f"{side}_low": span[0], f"{side}_high": span[1]}
@@ -196,8 +197,10 @@ def _about(pareto: Pareto, index: int, axes: ChartAxes) -> str:
     shown = zip(axes.measures, axes.factors, pareto.values[index].tolist(), strict=True)
     for item, (measure, factor, value) in zip(pareto.objectives, shown, strict=True):
         text = f"{measure.heading} {measure.text(factor * value)}"
-        is_estimated = is_latency(item.column) and is_estimate(seen_from(item.column, row))
-        parts.append(f"{text} est" if is_estimated else text)
+        if is_latency(item.column) and is_estimate(seen_from(item.column, row)):
+            ends = interval_cell(row, measure)
+            text += f" est ({ends.strip('()')})" if ends else " est"
+        parts.append(text)
     if not math.isnan(number(row.get("iteration"))):
         parts.append(f"iteration {row['iteration']}")
     return f"{row.get('name', '')}: {', '.join(parts)}"
@@ -867,28 +870,8 @@ _MOST_AXES = 6
 _MOST_TICKS = 8
 _MOST_DOTS = 60
 _LINE = 96  # characters of a subtitle
-_LABELS = (
-    Column("chip_latency_ms", "number", "", label="estimated latency", unit="ms"),
-    Column("host_latency_ms", "number", "", label="latency on the host's CPU", unit="ms"),
-    Column("farm_latency_ms", "number", "", label="measured latency", unit="ms"),
-    Column("memory_bytes", "number", "", label="memory", unit="MB", factor=1e-6),
-    Column("ddr_bytes", "number", "", label="DDR traffic", unit="MB", factor=1e-6),
-    Column("val_f1", "number", "", label="F1 after partial training"),
-    Column("farm_f1", "number", "", label="F1 on the device"),
-)
-_VALUES = {column.name: column for column in _LABELS}
 _DRAWN = ("complete", "stopped")
 _ON_FRONT, _OTHER, _STOPPED = "on the front", "complete", "stopped early"
-
-
-def search_measure(name: str) -> Column:
-    """The value of a search as people read it: `chip_latency_ms@htp:qcs8550` is the estimated
-    latency on qcs8550."""
-    value, _, device = name.partition("@")
-    column = _VALUES.get(value) or COLUMNS.get(value) or Column(value, "number", "")
-    column = replace(column, name=name, shown=name)
-    chip = device.rpartition(":")[2]
-    return replace(column, label=f"{column.label} on {chip}") if chip else column
 
 
 def candidates_chart(
@@ -903,7 +886,7 @@ def candidates_chart(
     points = _candidate_points(seen, front, links or {}) if front.objectives else []
     if not points:
         return empty_chart("No candidate has a result yet.")
-    x, y = _axes(front)
+    x, y = _axes(seen, front)
     base = a.Chart().encode(x=axis(a.X, "x", x, None), y=axis(a.Y, "y", y, None))
     line = []
     if len(front.objectives) == 2:
@@ -974,10 +957,10 @@ def reference_text(seen: SeenSearch) -> str:
         return ""
     ends = []
     for name, scale in seen.reference.scales.items():
-        measure = search_measure(name)
+        measure = seen.column(name)
         unit = f" {measure.unit}" if measure.unit else ""
         label = measure.label.removeprefix("estimated ")
-        ends.append(f"{label} {measure.factor * scale.worst:.4g}{unit}")
+        ends.append(f"{label} {measure.text(measure.factor * scale.worst)}{unit}")
     return f"share of the box from the reference point ({', '.join(ends)}) to the ideal point"
 
 
@@ -1032,7 +1015,10 @@ def parallel_chart(seen: SeenSearch, is_narrow: bool = False) -> Chart:
     by = front.objectives[0].name
     shown.sort(key=lambda item: item.values[by])
     scales: list[_ParameterAxis | _ObjectiveAxis] = [_ParameterAxis(n, shown) for n in names]
-    scales += [_ObjectiveAxis(objective, shown) for objective in front.objectives]
+    scales += [
+        _ObjectiveAxis(seen.column(objective.name), objective.goal, shown)
+        for objective in front.objectives
+    ]
     points = [
         {
             "axis": place,
@@ -1069,7 +1055,8 @@ def parallel_chart(seen: SeenSearch, is_narrow: bool = False) -> Chart:
         .mark_text(dx=-8, fontWeight="bold", limit=84, **texts)
         .encode(x=x, y=y, text="text:N"),
     )
-    note = f"the most important parameters first; in colour the front, by {_short(by)}"
+    label = _short(seen.column(by))
+    note = f"the most important parameters first; in colour the front, by {label}"
     return sized(chart, "Parameters and objectives", note, width=max(WIDTH, 88 * len(scales)))
 
 
@@ -1137,7 +1124,7 @@ def about_candidate(seen: SeenSearch, item: SeenCandidate) -> list[str]:
     lines = [item.arch_id]
     for goal in seen.objectives:
         if goal.name in item.values:
-            measure = search_measure(goal.name)
+            measure = seen.column(goal.name)
             value = measure.text(measure.factor * item.values[goal.name])
             lines.append(f"{measure.label}: {value}{f' {measure.unit}' if measure.unit else ''}")
     trained = f", trained for {item.trained:g}" if item.trained is not None else ""
@@ -1153,8 +1140,8 @@ def _candidate_line(seen: SeenSearch, item: SeenCandidate) -> str:
     return "; ".join(about_candidate(seen, item))
 
 
-def _axes(front: SeenFront) -> tuple[Column, Column]:
-    measures = [search_measure(objective.name) for objective in front.objectives]
+def _axes(seen: SeenSearch, front: SeenFront) -> tuple[Column, Column]:
+    measures = [seen.column(objective.name) for objective in front.objectives]
     if len(measures) == 1:
         return Column("number", "number", "", label="candidate"), measures[0]
     return measures[0], measures[1]
@@ -1163,7 +1150,7 @@ def _axes(front: SeenFront) -> tuple[Column, Column]:
 def _candidate_points(
     seen: SeenSearch, front: SeenFront, links: Mapping[int, str]
 ) -> list[dict[str, Any]]:
-    x, y = _axes(front)
+    x, y = _axes(seen, front)
     points = []
     for item in seen.candidates:
         if not _has_results(item, front.objectives[:2]) or item.state not in (
@@ -1244,11 +1231,10 @@ class _ParameterAxis:
 class _ObjectiveAxis:
     """Values of an objective between 0 and 1, the best at the top."""
 
-    def __init__(self, objective: Objective, items: Sequence[SeenCandidate]) -> None:
-        measure = search_measure(objective.name)
-        self.title, self._name = _short(objective.name), objective.name
-        values = [item.values[objective.name] for item in items]
-        ends = (max(values), min(values)) if objective.goal == "min" else (min(values), max(values))
+    def __init__(self, measure: Column, goal: str, items: Sequence[SeenCandidate]) -> None:
+        self.title, self._name = _short(measure), measure.name
+        values = [item.values[measure.name] for item in items]
+        ends = (max(values), min(values)) if goal == "min" else (min(values), max(values))
         self._from, self._to = ends
         texts = [measure.text(measure.factor * end) for end in ends]
         self.ticks = [(0.0, texts[0]), (1.0, texts[1])] if ends[0] != ends[1] else [(1.0, texts[0])]
@@ -1258,9 +1244,8 @@ class _ObjectiveAxis:
         return (item.values[self._name] - self._from) / span if span else 1.0
 
 
-def _short(name: str) -> str:
+def _short(measure: Column) -> str:
     """For an axis: without what the page says anyway."""
-    measure = search_measure(name)
     label = measure.label.partition(" on ")[0].partition(" after ")[0].removeprefix("estimated ")
     return f"{label} ({measure.unit})" if measure.unit else label
 

@@ -181,7 +181,8 @@ def test_an_estimate_on_the_front_has_a_pale_band_as_wide_as_its_interval():
     row = {"name": "a", "mean": 0.010, "f1_1k": 0.5}
     spec = spec_of(pareto_chart([{**row, **estimate}]))
     (point,) = next(iter(spec["datasets"].values()))
-    assert (point["low"], point["high"], point["interval"]) == (8.0, 19.0, "8 – 19 ms")
+    assert (point["low"], point["high"]) == (8.0, 19.0)
+    assert point["about"] == "a: latency_ms 10 est (8 – 19), f1_1k 0.5000"
     assert "pale: 90 % interval of an estimate" in json.dumps(spec)
     old = {"latency_kind": "estimate", "latency_margin_percent": 20.0}
     for other in ({"latency_kind": "measured", **interval}, old):

@@ -14,8 +14,9 @@ from xml.etree import ElementTree
 import pytest
 
 from edgeloop.errors import BadInput
+from edgeloop.models.columns import search_measure
 from edgeloop.search.results import importances, read_search
-from edgeloop.view.charts import search_charts, search_measure
+from edgeloop.view.charts import search_charts
 from edgeloop.view.drawing import to_page_part
 from tests.cli.conftest import Edgeloop, edgeloop, project  # noqa: F401 - fixtures
 from tests.search.seen import CHIPS, write_seen

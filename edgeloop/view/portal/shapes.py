@@ -243,13 +243,14 @@ class ParetoQuery:
 
 @dataclass(frozen=True)
 class Axis:
-    """A column that can be an axis. `title` has the unit in which texts are; they are the values
+    """A column that can be an axis. `title` has the `unit` in which texts are; they are the values
     times `factor`."""
 
     column: str
     title: str
     goal: str
     factor: float = 1.0
+    unit: str = ""
 
 
 @dataclass(frozen=True)

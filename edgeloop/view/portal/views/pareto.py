@@ -13,11 +13,15 @@ from edgeloop.errors import BadInput
 from edgeloop.models.columns import (
     SCORE_COLUMNS,
     Column,
+    column_in_unit,
     column_of,
     is_estimate,
+    is_latency,
     latency_interval,
     natural_key,
     score_interval,
+    seen_from,
+    sigma_ms,
     visible_columns,
 )
 from edgeloop.view.charts import pareto_chart
@@ -25,12 +29,9 @@ from edgeloop.view.drawing import NARROW, ChartAxes, chart_axes, empty_chart
 from edgeloop.view.front import ALL_DEVICES, Pareto, device_note, one_device, pareto_of
 from edgeloop.view.measures import (
     check_columns,
-    is_latency,
     measure_of,
     objective,
     quality_column,
-    seen_from,
-    sigma_ms,
 )
 from edgeloop.view.portal.feed import Row, TableSnapshot
 from edgeloop.view.portal.shapes import (
@@ -122,9 +123,9 @@ def pareto_view(
 def _axis(plotted: ParetoPoints, place: int) -> Axis:
     item = plotted.pareto.objectives[place]
     if plotted.axes is None:
-        return Axis(item.column, item.measure.title, item.goal)
+        return Axis(item.column, item.measure.title, item.goal, unit=item.measure.unit)
     measure, factor = plotted.axes.measures[place], plotted.axes.factors[place]
-    return Axis(item.column, measure.title, item.goal, factor)
+    return Axis(item.column, measure.title, item.goal, factor, measure.unit)
 
 
 def _drawing(portal: Portal, plotted: ParetoPoints, query: ParetoQuery) -> str:
@@ -266,9 +267,9 @@ def _is_shown(column: str) -> bool:
 
 def _row(rows: Sequence[Row], column: str) -> CompareRow | None:
     """None if no model has a value."""
-    measure = measure_of(column)
+    measure = column_in_unit(column, [row.values for row in rows])
     values = [measure.of(row.values) for row in rows]
-    texts = [cell_text(row, column) for row in rows]
+    texts = [cell_text(row, measure) for row in rows]
     if not any(texts):
         return None
     is_number = any(not math.isnan(value) for value in values)
