@@ -17,6 +17,7 @@ from edgeloop.cli.app import (
     confirm,
     names_argument,
     opened,
+    output_option,
     shape_option,
     threshold_option,
     unsteady_option,
@@ -112,9 +113,7 @@ def upload(
 
 @click.command()
 @any_names_argument
-@click.option(
-    "--to", type=click.Path(path_type=Path), help="Target folder  [default: the model's name]"
-)
+@output_option("Folder of the files  [default: the model's name]", "FOLDER")
 @click.option(
     "--match", default="*", metavar="GLOB", help="Only files that match, such as '*.csv'."
 )
@@ -122,7 +121,7 @@ def upload(
 @common_options
 def download(
     names: tuple[str, ...],
-    to: Path | None,
+    output: Path | None,
     match: str,
     only_lists: bool,
     experiment: str | None,
@@ -131,16 +130,16 @@ def download(
 ) -> None:
     """Download or list the files of models.
 
-    With several models, each gets a folder named after it below --to. --list shows what there is,
-    of all models unless some are named.
+    With several models, each gets a folder named after it below --output. --list shows what there
+    is, of all models unless some are named.
 
-    Example: edgeloop download calm-heron --to calm/ --match '*.dlc'
+    Example: edgeloop download calm-heron -o calm/ --match '*.dlc'
 
     Example: edgeloop download --list 'brave-*'
     """
     if only_lists:
-        if to is not None:
-            raise click.UsageError("choose one of --list and --to.")
+        if output is not None:
+            raise click.UsageError("choose one of --list and --output.")
         with opened(store, experiment) as workspace:
             _list_files(workspace, names, match, as_json)
         return
@@ -150,7 +149,9 @@ def download(
     with opened(store, experiment) as workspace:
         rows = workspace.find(names)
         for row in rows:
-            folder = to if to is not None and len(rows) == 1 else (to or Path()) / row.key
+            folder = (output or Path()) / row.key
+            if output is not None and len(rows) == 1:
+                folder = output
             paths = workspace.catalog.download(row.key, folder, match)
             fetched += [{"name": row.key, "file": str(path)} for path in paths]
             if not as_json:

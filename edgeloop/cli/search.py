@@ -128,7 +128,7 @@ def search(
 @click.argument("name", metavar="SEARCH")
 @click.option("--epochs", default=30, show_default=True, help="Passes over the training set.")
 @click.option("--compute", help="Compute to train on  [default: this process]")
-@click.option("--data", help="Dataset, such as working/faces  [default: the search's]")
+@click.option("--dataset", help="Dataset, such as working/faces  [default: the search's]")
 @click.option("--gpus", type=float, default=0.0, help="GPUs per training  [default: 0]")
 @click.option(
     "--at-once", type=click.IntRange(min=1), default=1, help="Concurrent trainings  [default: 1]"
@@ -142,7 +142,7 @@ def train_front(
     name: str,
     epochs: int,
     compute: str | None,
-    data: str | None,
+    dataset: str | None,
     gpus: float,
     at_once: int,
     pipeline: int | None,
@@ -179,7 +179,7 @@ def train_front(
     options |= {"pipeline": pipeline}
     train |= {key: value for key, value in options.items() if value is not None}
     train |= {"compute": compute, "at_once": at_once, "images": None}
-    trainer = trainer_of(train, data or config.data, settings, at_once)
+    trainer = trainer_of(train, dataset or config.data, settings, at_once)
     folder = folder or search_folder(config, settings)
     with Workspace(settings) as workspace, step_bar("training the front") as bar:
         count, trained = len(front_in(folder)), 0

@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 @tag_option
 @click.option(
     "--state",
-    "--status",
     "states",
     multiple=True,
     metavar="WORD",

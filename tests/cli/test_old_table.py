@@ -121,7 +121,7 @@ def test_reading_changes_nothing(account: str, table: TableClient, edgeloop: Edg
     before = {name: (raw(table, name), table.get_entity("main", name).metadata) for name in ROWS}
     edgeloop("status")
     edgeloop("download", "--list")
-    edgeloop("download", "lazy-gecko", "--to", "out")
+    edgeloop("download", "lazy-gecko", "--output", "out")
     after = {name: (raw(table, name), table.get_entity("main", name).metadata) for name in ROWS}
     assert after == before
 
@@ -141,7 +141,7 @@ def test_list_and_download_give_the_files(account: str, edgeloop: Edgeloop, proj
         model: sorted(files) for model, files in OLD["files"].items()
     }
     assert found["wonderful-beagle"][:2] == ["model.quant.dlc", "model.dlc"], "to deploy: first"
-    assert edgeloop("download", "wonderful-beagle", "--to", "out").code == 0
+    assert edgeloop("download", "wonderful-beagle", "--output", "out").code == 0
     assert {path.name: path.read_bytes() for path in (project / "out").iterdir()} == {
         file: content("wonderful-beagle", file) for file in OLD["files"]["wonderful-beagle"]
     }

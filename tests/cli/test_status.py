@@ -124,15 +124,15 @@ def test_a_list_that_cannot_be_read_still_gives_valid_json(
 @pytest.mark.parametrize(
     ("options", "found"),
     [
-        (("--status", "running"), {"held"}),
-        (("--status", "running", "--state", "failed"), {"held", "calm-heron"}),
+        (("--state", "running"), {"held"}),
+        (("--state", "running", "--state", "failed"), {"held", "calm-heron"}),
         (("--node", "bench-1"), {"held"}),
         (("--node", "bench"), set()),
         (("--node", "@home"), {"brave-otter"}),
         (("--locked",), {"held", "brave-otter"}),
         (("--stage", "f1_onnx"), {"held"}),
         (("--stage", "convert"), {"held", "waits"}),
-        (("--stage", "convert", "--status", "new"), {"waits"}),
+        (("--stage", "convert", "--state", "new"), {"waits"}),
         (("held", "--stage", "benchmark"), set()),
     ],
     ids=lambda value: " ".join(sorted(value) if isinstance(value, set) else value),

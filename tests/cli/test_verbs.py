@@ -296,7 +296,7 @@ def test_download_makes_a_folder_of_the_models_name(
 
 
 def test_download_takes_only_what_matches(herd: dict[str, Path], edgeloop: Edgeloop, project: Path):
-    said = edgeloop("download", "brave-owl", "--to", "out", "--match", "*.bin", "--json").json
+    said = edgeloop("download", "brave-owl", "--output", "out", "--match", "*.bin", "--json").json
     assert said == [{"name": "brave-owl", "file": "out/weights.bin"}]
     assert [path.name for path in (project / "out").iterdir()] == ["weights.bin"]
 
@@ -304,7 +304,7 @@ def test_download_takes_only_what_matches(herd: dict[str, Path], edgeloop: Edgel
 def test_download_of_nothing_fails_and_says_so(
     herd: dict[str, Path], edgeloop: Edgeloop, project: Path
 ):
-    said = edgeloop("download", "brave-owl", "--to", "out", "--match", "*.dlc")
+    said = edgeloop("download", "brave-owl", "--output", "out", "--match", "*.dlc")
     assert said.code == 1 and "No file matches '*.dlc'" in said.err
     assert not (project / "out").exists()
     assert edgeloop("download", "brave-owl", "--match", "*.dlc", "--json").code == 1
@@ -315,7 +315,7 @@ def test_download_overwrites_an_older_copy(
 ):
     (project / "out").mkdir()
     (project / "out/c.onnx").write_text("old")
-    assert edgeloop("download", "calm-heron", "--to", "out").code == 0
+    assert edgeloop("download", "calm-heron", "--output", "out").code == 0
     assert (project / "out/c.onnx").read_bytes() == herd["calm-heron"].read_bytes()
 
 

@@ -114,7 +114,7 @@ def our_rows(ours: Machine, *options: str) -> dict[str, dict[str, Any]]:
 
 def evaluate(ours: Machine) -> None:
     words = ("--drain", "--device", "host", "--benchmark-only", "--calibration-images", "4")
-    ours("runner", *words, "--max-benchmark-runs", "1")
+    ours("runner", *words, "--runs", "1")
 
 
 def test_what_archais_scripts_upload_our_commands_manage(theirs: Machine, ours: Machine) -> None:
