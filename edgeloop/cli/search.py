@@ -409,6 +409,7 @@ def _score(value: float | None) -> str:
 
 WIDTH = 80
 _NO_SEARCH = "No search was run or fetched yet. Start one: edgeloop search laptop.yaml"
+_TOO_FEW = "Too few candidates to say which parameters matter."
 _STAR, _NO_STAR = "*", " "
 _MOST_PARAMETERS = 5
 _MOST_ROWS = 40
@@ -539,6 +540,8 @@ def say_search(seen: SeenSearch) -> None:
         click.echo("\n".join(textwrap.wrap(text, WIDTH, subsequent_indent="  ")))
     if seen.importances:
         click.echo(_importance_line(seen))
+    elif any(item.parameters for item in seen.candidates):
+        click.echo(_TOO_FEW)
     if "gpu" in seen.utilisation:
         click.echo(utilisation_line(seen.utilisation))
 

@@ -1033,6 +1033,47 @@ def interval_cell(row: Row, measure: Column) -> str:
     return interval.in_unit(measure.unit) if interval else ""
 
 
+def value_span(row: Row, measure: Column) -> tuple[float, float] | None:
+    """Where the value may lie, in the unit of `measure`: the interval of an estimate or a score,
+    two standard deviations of measured runs, and the value itself where it is exact. None without a
+    value; an estimate without an interval may lie anywhere."""
+    value = measure.of(row)
+    if math.isnan(value):
+        return None
+    if measure.group == "score":
+        return score_interval(row, measure.name) or (value, value)
+    if not is_latency(measure.name):
+        return value, value
+    seen, factor = seen_from(measure.name, row), measure.factor / COLUMNS[LATENCY].factor
+    interval = latency_interval(seen)
+    if interval:
+        return factor * interval.low_ms, factor * interval.high_ms
+    if is_estimate(seen):
+        return -math.inf, math.inf
+    sigma = factor * sigma_ms(seen)
+    spread = 0.0 if math.isnan(sigma) else 2 * sigma
+    return value - spread, value + spread
+
+
+def are_best(rows: Sequence[Row], measure: Column) -> list[bool]:
+    """Which values are better than every other one that is not the same, as far as anybody can
+    tell: their spans must not overlap."""
+    spans = {n: span for n, row in enumerate(rows) if (span := value_span(row, measure))}
+    if measure.goal is None or len(spans) < 2:
+        return [False] * len(rows)
+    values = {place: measure.of(rows[place]) for place in spans}
+    best = min(values.values()) if measure.goal == "min" else max(values.values())
+
+    def is_apart(place: int) -> bool:
+        low, high = spans[place]
+        others = [spans[n] for n in spans if (values[n], spans[n]) != (best, spans[place])]
+        if measure.goal == "min":
+            return all(high < other_low for other_low, _ in others)
+        return all(low > other_high for _, other_high in others)
+
+    return [values.get(place) == best and is_apart(place) for place in range(len(rows))]
+
+
 def sigma_ms(row: Row) -> float:
     """One standard deviation of the runs; the table holds it as percent of the mean."""
     return number(latency_ms(row) * number(row.get("stdev")) / 100.0)

@@ -13,6 +13,7 @@ import json
 import math
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -45,6 +46,7 @@ from edgeloop.view.drawing import (
     GREY,
     HEIGHT,
     NAME_SIZE,
+    NARROW,
     OKABE_ITO,
     PLACES,
     RING,
@@ -864,9 +866,11 @@ def pr_chart(
 # learning curves. Without results, each of them says what is missing.
 
 
+TOO_FEW = "Too few candidates to say which parameters matter"
 SearchColour = Literal["iteration", "rung"]
 MOST_PARAMETERS = 12
 _MOST_AXES = 6
+_AXIS_ROOM = 140  # pixels for an axis with its texts; as wide as the page for all of them
 _MOST_TICKS = 8
 _MOST_DOTS = 60
 _LINE = 96  # characters of a subtitle
@@ -968,7 +972,7 @@ def importance_chart(seen: SeenSearch) -> Chart:
     """How much of the differences between candidates each parameter explains."""
     shown = seen.importances[:MOST_PARAMETERS]
     if not shown:
-        return empty_chart("What a parameter does shows when eight candidates have a result.")
+        return empty_chart(f"{TOO_FEW}: no parameter explains more than chance would.")
     a = altair()
     points = [
         {
@@ -999,7 +1003,7 @@ def importance_chart(seen: SeenSearch) -> Chart:
         )
     )
     height = max(60, len(shown) * (8 + 7 * len(objectives)))
-    note = "among the candidates of this search, each parameter by itself"
+    note = "each parameter by itself; only what chance does not explain"
     return sized(chart, "Importance of the parameters", note, height=height)
 
 
@@ -1008,9 +1012,11 @@ def parallel_chart(seen: SeenSearch, is_narrow: bool = False) -> Chart:
     chips, the first. On a phone there is room for fewer parameters."""
     front = seen.fronts[0]
     shown = [item for item in seen.candidates if _has_results(item, front.objectives)]
-    names = [item.parameter for item in seen.importances[: _MOST_AXES if not is_narrow else 2]]
+    most = 2 if is_narrow else _MOST_AXES
+    important = [item.parameter for item in seen.importances]
+    names = list(dict.fromkeys([*important, *_common_parameters(shown)]))[:most]
     if len(shown) < 2 or not names:
-        return empty_chart("Lines are drawn when eight candidates have a result.")
+        return empty_chart("Lines are drawn when two candidates have a result.")
     a = altair()
     by = front.objectives[0].name
     shown.sort(key=lambda item: item.values[by])
@@ -1019,19 +1025,24 @@ def parallel_chart(seen: SeenSearch, is_narrow: bool = False) -> Chart:
         _ObjectiveAxis(seen.column(objective.name), objective.goal, shown)
         for objective in front.objectives
     ]
-    points = [
-        {
-            "axis": place,
-            "at": at,
-            "number": item.number,
-            "front": front.name in item.fronts,
-            "by": item.values[by],
-            "about": about,
-        }
-        for item, about in [(item, _candidate_line(seen, item)) for item in shown]
-        for place, scale in enumerate(scales)
-        if (at := scale.position(item)) is not None
-    ]
+    points = []
+    for item in shown:
+        about, part = _candidate_line(seen, item), 0
+        for place, scale in enumerate(scales):
+            at = scale.position(item)
+            if at is None:  # the line breaks: it has no value to pass through
+                part += 1
+                continue
+            points.append(
+                {
+                    "axis": place,
+                    "at": at,
+                    "line": f"{item.number}.{part}",
+                    "front": front.name in item.fronts,
+                    "by": item.values[by],
+                    "about": about,
+                }
+            )
     ticks = [
         {"axis": place, "at": at, "text": text}
         for place, scale in enumerate(scales)
@@ -1041,9 +1052,9 @@ def parallel_chart(seen: SeenSearch, is_narrow: bool = False) -> Chart:
     x = a.X("axis:Q", axis=None, scale=a.Scale(domain=[-0.3, len(scales) - 0.6], nice=False))
     y = a.Y("at:Q", axis=None, scale=a.Scale(domain=[-0.06, 1.12], nice=False))
     rules = a.Chart(data([{"axis": place, "at": 0, "end": 1} for place in range(len(scales))]))
-    lines = a.Chart(data(points)).encode(x=x, y=y, detail="number:N", description="about:N")
+    lines = a.Chart(data(points)).encode(x=x, y=y, detail="line:N", description="about:N")
     colour = a.Color("by:Q", scale=a.Scale(range=list(EARLY_TO_LATE)), legend=None)
-    texts = {"align": "left", "fontSize": 11}
+    texts = {"align": "left", "fontSize": 12}
     chart = a.layer(
         lines.transform_filter("!datum.front").mark_line(strokeWidth=0.8, opacity=0.3, color=GREY),
         lines.transform_filter("datum.front")
@@ -1052,12 +1063,21 @@ def parallel_chart(seen: SeenSearch, is_narrow: bool = False) -> Chart:
         rules.mark_rule(opacity=0.6).encode(x=x, y=y, y2="end:Q"),
         a.Chart(data(ticks)).mark_text(dx=6, **texts).encode(x=x, y=y, text="text:N"),
         a.Chart(data(titles))
-        .mark_text(dx=-8, fontWeight="bold", limit=84, **texts)
+        .mark_text(dx=-8, fontWeight="bold", limit=80 if is_narrow else _AXIS_ROOM - 12, **texts)
         .encode(x=x, y=y, text="text:N"),
     )
     label = _short(seen.column(by))
-    note = f"the most important parameters first; in colour the front, by {label}"
-    return sized(chart, "Parameters and objectives", note, width=max(WIDTH, 88 * len(scales)))
+    first = "the most important parameters first" if important else TOO_FEW.lower()
+    note = f"{first}; a line breaks where a candidate lacks a parameter; in colour the front"
+    width = NARROW if is_narrow else _AXIS_ROOM * len(scales)
+    return sized(chart, "Parameters and objectives", f"{note}, by {label}", width=width)
+
+
+def _common_parameters(items: Sequence[SeenCandidate]) -> list[str]:
+    """Those that differ, the ones that most candidates have first."""
+    counts = Counter(name for item in items for name in item.parameters)
+    values = {n: {str(item.parameters.get(n)) for item in items} for n in counts}
+    return sorted((n for n in counts if len(values[n]) > 1), key=lambda n: (-counts[n], n))
 
 
 def learning_chart(seen: SeenSearch) -> Chart:
