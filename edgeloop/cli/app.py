@@ -38,6 +38,7 @@ SECTIONS = {
         "download": "models",
         "reset": "models",
         "delete": "models",
+        "restore": "models",
         "experiment": "experiments",
     },
     "Evaluate": {
@@ -628,6 +629,19 @@ def _demo(store: str | None, experiment: str | None) -> Workspace:
         names = " and ".join(experiments)
         raise click.UsageError(f"the demo store has the experiments {names}.")
     return open_demo(experiment or CHIP_EXPERIMENT)
+
+
+def confirm_deletion(rows: list[Record], yes: bool) -> None:
+    """Asks also for one model. Without a terminal there is nobody to ask."""
+    if yes or not rows:
+        return
+    if sys.stdin is None or not sys.stdin.isatty():
+        what = rows[0].key if len(rows) == 1 else f"{len(rows)} models"
+        raise click.UsageError(f"{what} cannot be deleted without a question: add --yes.")
+    if len(rows) == 1:
+        click.confirm(f"Delete {rows[0].key} and its results?", abort=True, err=True)
+    else:
+        confirm("delete", rows, yes)
 
 
 def confirm(verb: str, rows: list[Record], yes: bool) -> None:

@@ -83,8 +83,8 @@ def test_an_upload_into_a_read_only_project_is_refused(project: Path, tmp_path: 
 
 @pytest.mark.parametrize(
     "verb",
-    [["upload", "new.onnx", "--no-check"], ["delete", "calm-heron"], ["reset", "calm-heron"],
-     ["priority", "calm-heron", "1"]],
+    [["upload", "new.onnx", "--no-check"], ["delete", "calm-heron", "--yes"],
+     ["reset", "calm-heron"], ["priority", "calm-heron", "1"]],
     ids=lambda verb: verb[0],
 )  # fmt: skip
 def test_a_store_that_became_read_only_refuses_and_stays_as_it_is(project: Path, verb: list[str]):
@@ -195,7 +195,7 @@ def test_a_store_on_a_full_disk_can_be_looked_at_and_cleared(project: Path):
         shutil.rmtree(project / "after")
     assert "calm-heron" in in_a_namespace(mounting, folder, ["status"], project).out
     shutil.rmtree(project / "after")
-    said = in_a_namespace(mounting, folder, ["delete", "calm-heron"], project)
+    said = in_a_namespace(mounting, folder, ["delete", "calm-heron", "--yes"], project)
     assert said.code == 0, said
     store = open_store(SqliteLocation(project / "after"))
     assert set(rows_of(store)) == {"brave-fox"}

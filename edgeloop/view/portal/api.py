@@ -626,10 +626,10 @@ def _changes(portal: Portal) -> APIRouter:
 
     @routes.post("/models/{name}/delete")
     def delete(name: Name, body: Delete, experiment: Which = None) -> ChangeResult:
-        """Delete a model: its row and all its files."""
+        """Delete a model. 'edgeloop restore' can bring it back for seven days."""
         workspace = portal.workspace_of(experiment)
         workspace.catalog.get(name)
-        workspace.catalog.delete(name)
+        workspace.catalog.discard(name)
         portal.feed(experiment).look_now()
         return ChangeResult(name=name, done="delete")
 
