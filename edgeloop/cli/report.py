@@ -439,7 +439,18 @@ def portal(
         if not demo:
             check_folder(workspace)
             say_if_new(workspace.settings)
-        serve(workspace, options, lambda address: _announce(workspace, address, as_json, open_page))
+        served = workspace if demo or experiment else _with_models(workspace)
+        serve(served, options, lambda address: _announce(served, address, as_json, open_page))
+
+
+def _with_models(workspace: Workspace) -> Workspace:
+    """Of a store in the project. One elsewhere may not answer yet, which is no reason not to
+    start."""
+    from edgeloop.store.location import SqliteLocation
+    from edgeloop.workspace import with_models
+
+    is_here = isinstance(workspace.settings.location, SqliteLocation)
+    return with_models(workspace) if is_here else workspace
 
 
 def _token(token: str | None, file: Path | None, new: bool, none: bool) -> str:

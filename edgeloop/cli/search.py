@@ -665,16 +665,19 @@ def _letter(place: int) -> str:
 
 
 def _say_searches(searches: list[SeenSearch]) -> None:
+    from edgeloop.search.results import share_reference
+
     if not searches:
         click.echo(_NO_SEARCH)
         return
+    is_comparable = share_reference(searches)
     rows = [
         (
             seen.name,
             f"{len(seen.own)}/{seen.budget}" if seen.budget else str(len(seen.own)),
             f"{seen.counts.get('complete', 0)}" + (seen.taken_over > 0) * f" (+{seen.taken_over})",
             str(len(seen.front)),
-            "" if seen.hypervolume is None else f"{seen.hypervolume:.3f}",
+            *([_volume_text(seen)] if is_comparable else []),
             ", ".join(dict.fromkeys(objective.value for objective in seen.objectives)),
         )
         for seen in searches
@@ -684,7 +687,7 @@ def _say_searches(searches: list[SeenSearch]) -> None:
         TableColumn("candidates", 95, right=True),
         TableColumn("complete", 80, right=True),
         TableColumn("front", 85, right=True),
-        TableColumn("hypervolume", 90, right=True),
+        *([TableColumn("hypervolume", 90, right=True)] if is_comparable else []),
         TableColumn("objectives", 70, 16),
     )
     evaluated = sum(len(seen.own) for seen in searches)
@@ -693,6 +696,12 @@ def _say_searches(searches: list[SeenSearch]) -> None:
     click.echo(listing(columns, rows, total=total))
     if any(seen.taken_over for seen in searches):
         click.echo("(+N): results taken over from earlier searches")
+    if not is_comparable:
+        click.echo("Hypervolumes are left out: their reference points differ.")
+
+
+def _volume_text(seen: SeenSearch) -> str:
+    return "" if seen.hypervolume is None else f"{seen.hypervolume:.3f}"
 
 
 COMMANDS = (search,)

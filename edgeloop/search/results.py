@@ -809,6 +809,12 @@ class SeenSearch:
         )
 
 
+def share_reference(searches: Iterable[SeenSearch]) -> bool:
+    """Whether the hypervolumes of searches can stand side by side: measured from one point."""
+    points = [seen.reference.scales for seen in searches if seen.reference is not None]
+    return all(point == points[0] for point in points)
+
+
 def read_search(folder: Path, name: str = "") -> SeenSearch:
     """BadInput says what cannot be read."""
     try:

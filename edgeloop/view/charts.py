@@ -425,8 +425,10 @@ def quantization_chart(rows: Iterable[Row]) -> Chart:
     chart = a.layer(rule.encode(x=a.X("low:Q"), x2="high:Q", y=y), marks)
     mean = sum(one - two for _, one, two in losses) / len(losses)
     of = f" (the {len(shown)} that lose most)" if len(shown) < len(losses) else ""
+    change = "costs" if mean >= 0 else "gains"
     subtitle = (
-        f"{count_of(len(losses), 'model')}{of}; quantizing costs {mean:.4f} of {named} on average"
+        f"{count_of(len(losses), 'model')}{of}; quantizing {change} {abs(mean):.4f} of {named} "
+        "on average"
     )
     return sized(chart, "Float and quantized", subtitle, height=lines_high(len(shown)))
 
@@ -537,8 +539,8 @@ def utilisation_chart(uses: Iterable[Mapping[str, object]]) -> Chart:
         y=a.Y(
             "percent:Q",
             title="% of the day",
-            scale=a.Scale(domainMin=0, nice=True),
-            axis=a.Axis(tickCount=3, titleFontSize=11),
+            scale=a.Scale(domain=[0, 100]),  # a quiet day looks quiet
+            axis=a.Axis(values=[0, 50, 100], titleFontSize=11),
         ),
         row=a.Row(
             "device:N",

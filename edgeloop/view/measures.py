@@ -22,6 +22,7 @@ from edgeloop.models.columns import (
 )
 
 ESTIMATE, MEASURED = "estimate", "measured"
+_QUALITIES = ("f1_1k", "sqnr_db", "f1_10k", "f1_onnx", "final_val_iou", "val_iou")
 
 
 def measure_of(name: str, meaning: str | ScoreMeaning = "f1") -> Column:
@@ -39,12 +40,14 @@ def measure_of(name: str, meaning: str | ScoreMeaning = "f1") -> Column:
 
 
 def quality_column(rows: Iterable[Row]) -> str:
-    """What fronts show beside latency: F1 of the quantized model, or its agreement with the float
-    model where no row has F1 and some have that."""
-    columns = ("f1_1k", "sqnr_db")
-    every = list(rows)
-    has = [any(not math.isnan(number(row.get(column))) for row in every) for column in columns]
-    return "sqnr_db" if has == [False, True] else "f1_1k"
+    """What fronts show beside latency: F1 of the quantized model, or the next best that some row
+    has: agreement with the float model, another test, or what a search knew after training."""
+    missing = set(_QUALITIES)
+    for row in rows:
+        missing -= {name for name in missing if not math.isnan(number(row.get(name)))}
+        if _QUALITIES[0] not in missing:
+            break
+    return next((name for name in _QUALITIES if name not in missing), _QUALITIES[0])
 
 
 @dataclass(frozen=True)

@@ -37,8 +37,10 @@ from edgeloop.models.columns import (
     latency_cell,
     latency_notes,
     number,
+    readable,
     recovery_of,
     score_meaning,
+    seen_from,
     visible_columns,
 )
 from edgeloop.models.plan import records_of
@@ -55,7 +57,7 @@ from edgeloop.view.charts import (
     training_chart,
     utilisation_chart,
 )
-from edgeloop.view.drawing import HEIGHT, NARROW, WIDTH, font_faces, to_page_parts
+from edgeloop.view.drawing import NARROW, font_faces, to_page_parts
 from edgeloop.view.front import ALL_DEVICES, Pareto, device_note, one_device, pareto_of
 from edgeloop.view.measures import ColumnObjective, measure_of
 from edgeloop.workspace import Workspace
@@ -70,6 +72,7 @@ MOST_DETAILS = 12
 MOST_MODELS = 100  # with a section of their own; the others are in the table
 FOLDED_FROM = 40  # lines of a table
 _AT_ONCE = 4
+_FRONT_SIZE = (1000, 440)  # as wide as the page
 _PACKAGES = ("numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "altair", "vl-convert-python")
 
 
@@ -163,12 +166,13 @@ def render(
     title = f"Front of {device}" if note and device != ALL_DEVICES else ""
     front, front_narrow = (
         pareto_chart(pareto.rows, report.objectives, links=links, size=size, title=title)
-        for size in ((WIDTH, HEIGHT), (NARROW - 60, 320))
+        for size in (_FRONT_SIZE, (NARROW - 60, 320))
     )
+    uses = list(report.uses)
     charts = [
         *_quality_charts(report.rows),
-        training_chart(report.rows),
-        utilisation_chart(report.uses),
+        *([training_chart(report.rows)] if _is_trained_twice(report.rows) else []),
+        *([utilisation_chart(uses)] if uses else []),
     ]
     drawn = [
         _parts(front, "c0-", front_narrow),
@@ -258,15 +262,26 @@ def _short_number(value: float | None) -> str:
 
 
 def _quality_charts(rows: Sequence[Row]) -> list[alt.TopLevelMixin]:
-    """Of scores, of agreement, or of both, whichever there are."""
+    """Of scores, of agreement, or of both, whichever there are: a report says nothing of what has
+    not happened."""
     agreement = any(not math.isnan(number(row.get("sqnr_db"))) for row in rows)
-    scores = any(not math.isnan(number(row.get(name))) for row in rows for name in SCORE_COLUMNS)
+    pairs = (("f1_1k_f", "f1_1k"), ("f1_onnx", "f1_10k"))
+    scores = any(
+        not math.isnan(number(row.get(one)) + number(row.get(two)))
+        for row in rows
+        for one, two in pairs
+    )
     charts: list[alt.TopLevelMixin] = []
-    if scores or not agreement:
+    if scores:
         charts.append(quantization_chart(rows))
     if agreement:
         charts.append(agreement_chart(rows))
     return charts
+
+
+def _is_trained_twice(rows: Sequence[Row]) -> bool:
+    columns = [column_of(name) for name in ("val_iou", "final_val_iou")]
+    return any(not math.isnan(sum(column.of(row) for column in columns)) for row in rows)
 
 
 def _side_by_side() -> list[str]:
@@ -357,11 +372,21 @@ def _facts(rows: Sequence[Row], pareto: Pareto) -> list[tuple[str, str]]:
     for place, item in enumerate(pareto.objectives):
         if pareto.rows:
             values = pareto.values[:, place]
-            best = float(values.min() if item.goal == "min" else values.max())
-            facts.append((f"best {item.measure.heading}", item.measure.text(best)))
+            index = int(values.argmin() if item.goal == "min" else values.argmax())
+            facts.append(_extreme(item, pareto.rows[index], values.tolist()))
     if pareto.rows:
         facts.append((f"hypervolume (reference: {pareto.reference})", f"{pareto.share:.3f}"))
     return facts
+
+
+def _extreme(item: ColumnObjective, row: Row, values: Sequence[float]) -> tuple[str, str]:
+    """`lowest latency`, `1.2 ms est`: no claim that it is the best, which intervals may forbid."""
+    measure, factor = readable(item.measure, values)
+    words = [measure.text(factor * item.of(row)), measure.unit]
+    if is_latency(item.column) and is_estimate(seen_from(item.column, row)):
+        words.append("est")
+    extreme = "lowest" if item.goal == "min" else "highest"
+    return f"{extreme} {measure.label}", " ".join(filter(None, words))
 
 
 def _cell(measure: Column, row: Row) -> str:

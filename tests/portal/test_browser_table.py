@@ -40,6 +40,23 @@ def latencies(page: Page) -> list[float | None]:
     return [float(text) if text else None for text in texts]
 
 
+def test_a_phone_shows_name_latency_and_score_without_scrolling(
+    browser: Browser, site: Site
+) -> None:
+    with browser.tab(site.at("/?text=calm-*"), size=(390, 800)) as tab:
+        expect(tab.page.locator("#rows tr")).to_have_count(12)
+        in_sight = tab.page.evaluate(
+            """() => [...document.querySelectorAll("thead th")]
+              .filter((head) => head.getBoundingClientRect().width > 0
+                && head.getBoundingClientRect().right <= innerWidth)
+              .map((head) => head.className.replace(" n", ""))"""
+        )
+        assert in_sight == ["tick", "of-name", "of-status", "of-mean", "of-f1_1k"]
+        dot = tab.page.locator("#rows td.of-status:not(.has-error) .state").first
+        expect(dot).to_have_text("complete")  # for those who do not see it
+        assert dot.evaluate("dot => getComputedStyle(dot).fontSize") == "0px"
+
+
 def test_a_filter_keeps_what_matches_and_can_be_taken_back(browser: Browser, site: Site) -> None:
     with browser.tab(site.at("/")) as tab:
         page = tab.page

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -13,6 +14,8 @@ from threading import Barrier
 import pytest
 
 from edgeloop.errors import BadName, NoSuchModel, NotFound
+from edgeloop.jobs.client import Jobs
+from edgeloop.jobs.records import Run
 from edgeloop.models.runners import CurrentStage, RunnerDevice, RunnerEntry, columns_of
 from edgeloop.runner.presence import record_use
 from edgeloop.store import Value
@@ -27,6 +30,7 @@ from edgeloop.view.portal.views.table import table_view
 from edgeloop.workspace import Workspace
 from tests.nets import save_tiny
 from tests.portal.conftest import MakeClient
+from tests.portal.farm import write_jobs
 
 ROWS: dict[str, dict[str, Value]] = {
     "calm-heron": {"status": "complete", "mean": 0.002, "f1_1k": 0.8, "device": "htp:one"},
@@ -277,6 +281,47 @@ def test_models_side_by_side_say_what_differs_and_which_is_best(portal: Portal):
     assert not rows.keys() & {"name", "status", "error", "tags"}
     same = compare_view(portal, None, ["bold-lynx", "bold-lynx"])
     assert not same.differing and {row.column for row in same.equal} == {"mean", "f1_1k"}
+
+
+def test_after_a_search_the_front_shows_what_the_search_knows(
+    workspace: Workspace, make_client: MakeClient
+):
+    for name, ms, iou in (("one", 0.001, 0.4), ("two", 0.002, 0.6)):
+        row = {"name": name, "mean": ms, "val_iou": iou, "status": "candidate"}
+        workspace.store.models(workspace.experiment).insert(name, row)
+    view = pareto_view(Portal(workspace))
+    assert (view.query.y, view.front) == ("val_iou", 2)
+    assert table_view(Portal(workspace)).headings[4].name == "mean"
+    assert table_view(Portal(workspace)).headings[5].name == "val_iou"
+    assert "on the front" in make_client().get("/pareto").text
+
+
+def test_a_job_is_painted_with_its_state_only_when_it_was_asked(
+    workspace: Workspace, make_client: MakeClient, monkeypatch: pytest.MonkeyPatch
+):
+    write_jobs(workspace)
+    asking, answered = threading.Event(), threading.Event()
+
+    def refresh(self: Jobs, runs: Sequence[Run]) -> Sequence[Run]:
+        asking.set()
+        answered.wait(30)
+        return runs
+
+    monkeypatch.setattr(Jobs, "refresh", refresh)
+    client = make_client()
+    first = client.get("/jobs").text
+    assert asking.wait(30)
+    assert first.count(">checking…<") == 2 and ">checking</span> <b>2</b>" in first, (
+        "two have not ended, as far as their records know"
+    )
+    assert ">completed<" in first and 'class="state running">' not in first
+    answered.set()
+    until = time.monotonic() + 30
+    while "checking…" in (page := client.get("/jobs").text) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert ">running<" in page and ">queued<" in page and "as of" not in page
+    shown = client.get("/api/v1/jobs").json()
+    assert {job["name"] for job in shown["jobs"] if job["asked"]} == {"faces-night", "sweep-7"}
 
 
 def test_a_model_is_the_best_only_if_the_intervals_tell_it_apart(

@@ -141,6 +141,17 @@ def test_a_parameter_is_as_important_as_what_it_explains():
     assert importances([], {"ms": []}) == ()
 
 
+def test_hypervolumes_stand_side_by_side_only_with_one_reference_point(
+    folders: Path,
+    project: Path,  # noqa: F811 - the fixture
+    edgeloop: Edgeloop,  # noqa: F811 - the fixture
+):
+    for name in ("one", "two"):
+        shutil.copytree(folders / "many", project / "searches" / name)
+    heading, first, *_ = edgeloop("searches").out.splitlines()
+    assert "hypervolume" in heading and f"{read_search(folders / 'many').hypervolume:.3f}" in first
+
+
 def test_noise_in_many_parameters_is_no_importance():
     """As in a first search: 12 candidates and 73 parameters, of which some always fit by chance."""
     chance = random.Random(2)
@@ -205,9 +216,10 @@ def test_searches_are_listed_and_shown_in_80_columns(
     (project / "searches").symlink_to(folders)
     listed = edgeloop("search", "list")
     assert [line.split()[0] for line in listed.out.splitlines()] == [
-        *("search", "chips", "farm", "few", "many", "running", "warm", "(+N):")
+        *("search", "chips", "farm", "few", "many", "running", "warm", "(+N):", "Hypervolumes")
     ]
-    *_, warm, note = listed.out.splitlines()
+    *_, warm, note, apart = listed.out.splitlines()
+    assert "reference points differ" in apart and "hypervolume" not in listed.out.splitlines()[0]
     assert "taken over" in note and warm.split()[1:4] == ["17/300", "13", "(+3)"]
     assert max(map(len, listed.out.splitlines())) <= 80
     for name in ("chips", "farm", "few", "many", "running", "warm"):

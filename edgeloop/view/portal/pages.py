@@ -452,6 +452,7 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     made.filters |= {
+        "age": lambda moment: time.time() - moment,
         "ago": ago,
         "bars": bars,
         "brief": lambda number: f"{number:.4g}",

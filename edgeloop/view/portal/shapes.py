@@ -417,9 +417,12 @@ class SearchLine:
 
 @dataclass(frozen=True)
 class SearchesView:
+    """`is_comparable`: the hypervolumes are measured from one reference point."""
+
     frame: Frame
     searches: tuple[SearchLine, ...]
     damaged: tuple[str, ...]
+    is_comparable: bool = True
 
 
 @dataclass(frozen=True)
@@ -458,6 +461,9 @@ class SearchView:
 
 @dataclass(frozen=True)
 class JobLine:
+    """`asked` is when its compute last said what a job that has not ended is doing; None: not yet,
+    so that `state` is what its record says."""
+
     name: str
     state: str
     is_final: bool
@@ -477,6 +483,7 @@ class JobLine:
     metrics: Mapping[str, str]
     published: Mapping[str, int]
     log_bytes: int
+    asked: float | None = None
 
 
 @dataclass(frozen=True)

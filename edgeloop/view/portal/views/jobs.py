@@ -55,6 +55,7 @@ class JobsMonitor:
         self._listed_at = float("-inf")
         self._listing: tuple[Sequence[Run], Sequence[str]] = ((), ())
         self._notes: Mapping[str, str] = {}
+        self._asked: dict[str, float] = {}  # when, by the id of a job that has not ended
 
     def listing(self) -> tuple[Sequence[Run], Sequence[str]]:
         """Runs from the oldest to the newest, and sentences about damaged records."""
@@ -72,6 +73,10 @@ class JobsMonitor:
     def note(self, run: Run) -> str:
         """Why the known state may be out of date."""
         return self._notes.get(run.record.compute) or run.status.note
+
+    def asked(self, run: Run) -> float | None:
+        """When its compute last said what it does; None for one that was not asked yet."""
+        return self._asked.get(run.record.id)
 
     def outputs(self, run: Run) -> Mapping[str, BlobInfo]:
         """The files of a job that are in the store by now, by path. Raises BadInput for a job of
@@ -108,12 +113,26 @@ class JobsMonitor:
             if not run.status.is_final and run.record.store in ("", here):
                 by_compute.setdefault(run.record.compute, []).append(run)
         notes = {}
+        asked: dict[str, float] = {}
         for compute, runs in by_compute.items():
+            moment = time.time()
             try:
                 self.jobs.refresh(runs)
             except (EdgeloopError, OSError) as error:
                 notes[compute] = redact(str(error))
-        self._notes = notes
+                asked |= {i: self._asked[i] for i in _ids(runs) if i in self._asked}
+            else:
+                asked |= dict.fromkeys(_ids(runs), moment)
+        self._notes, self._asked = notes, asked
+
+
+def _known_state(desk: JobsMonitor, run: Run) -> str:
+    is_known = run.status.is_final or desk.asked(run) is not None
+    return str(run.status.state) if is_known else "checking"
+
+
+def _ids(runs: Sequence[Run]) -> list[str]:
+    return [run.record.id for run in runs]
 
 
 def jobs_view(portal: Portal, experiment: str | None = None) -> JobsView:
@@ -131,7 +150,7 @@ def jobs_view(portal: Portal, experiment: str | None = None) -> JobsView:
     return JobsView(
         frame=frame_of(portal, experiment),
         jobs=tuple(lines),
-        counts=dict(Counter(str(run.status.state) for run in runs)),
+        counts=dict(Counter(_known_state(portal.jobs, run) for run in runs)),
         params=tuple(n for n in params if len({line.params.get(n) for line in lines}) > 1),
         metrics=tuple(name for name, _ in metrics.most_common(METRICS_SHOWN)),
         damaged=tuple(redact(sentence) for sentence in (*damaged, *unread)),
@@ -265,6 +284,7 @@ def _line(desk: JobsMonitor, run: Run) -> JobLine:
         },
         published=dict(status.published),
         log_bytes=status.log_bytes,
+        asked=None if status.is_final else desk.asked(run),
     )
 
 

@@ -32,7 +32,7 @@ from edgeloop.models.columns import (
     visible_columns,
 )
 from edgeloop.store import Values
-from edgeloop.view.measures import measure_of
+from edgeloop.view.measures import measure_of, quality_column
 from edgeloop.view.portal.feed import Row, TableSnapshot, seconds_of
 from edgeloop.view.portal.shapes import (
     PAGE_SIZES,
@@ -105,9 +105,17 @@ def columns_of(
 
     def make() -> tuple[Sequence[str], ScoreMeaning]:
         rows = [row.values for row in snapshot.rows.values()]
-        return (LATENCY, "macs", *shown_scores(rows)), score_meaning(rows)
+        return in_reading_order(rows), score_meaning(rows)
 
     return portal.cache.get(key, make)
+
+
+def in_reading_order(rows: Sequence[Values]) -> tuple[str, ...]:
+    """Latency and the score that people compare first: a phone shows no more."""
+    quality = quality_column(rows)
+    scores = shown_scores(rows)
+    first = [quality] if quality in scores else [quality, *scores[:1]]
+    return (LATENCY, *dict.fromkeys([*first, "macs", *scores]))
 
 
 def units_of(
