@@ -3,7 +3,7 @@ time that takes; and faults that are planted into networks, located by name.
 
     python -m bench precision [--nets FOLDER] [--workers N] [--only NAME…] [--faults] [--json FILE]
 
-FOLDER has ONNX files; without one those of edgeloop/view/demo_data are used. Files without weights
+FOLDER has ONNX files; without one those of tests/data/nets are used. Files without weights
 (`--strip NET… FOLDER` makes them) get random ones, scaled layer by layer so that every channel has
 a mean and a spread like those of a trained network.
 """
@@ -41,7 +41,7 @@ from edgeloop.tuning.precision import (
 )
 
 DEVICE = "htp:qcs8550"
-EXAMPLES = Path(__file__).parents[1] / "edgeloop/view/demo_data"
+EXAMPLES = Path(__file__).parents[1] / "tests/data/nets"
 GAIN, PREMIUM, MINUTES = 0.6, 0.3, 10
 _STRIPPED = 512  # numbers; smaller tensors stay
 _IMAGES = 4

@@ -10,7 +10,7 @@ from onnx import ModelProto
 from edgeloop.tuning.equalize import LayerPair, pairs_of
 from edgeloop.tuning.quantized import FloatGraph
 
-NETS = Path(__file__).parents[1] / "edgeloop" / "view" / "demo_data"
+NETS = Path(__file__).parent / "data/nets"
 
 
 def unequal(model: ModelProto, spread: float, seed: int = 0) -> ModelProto:

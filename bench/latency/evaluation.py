@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import combinations
 
 import numpy as np
 
@@ -107,6 +108,20 @@ class ChipResult:
     def coverage(self) -> float | None:
         """What the intervals state; None: too few networks."""
         return self.intervals[ANY].coverage
+
+    def pair_error(self) -> float | None:
+        """The median error of the ratio of two networks of one family: what they share cancels.
+        None: no family has two."""
+        families: dict[str, list[float]] = {}
+        for point, ratio in zip(self.points, self.ratios, strict=True):
+            if not point.doubt:
+                families.setdefault(point.family, []).append(ratio)
+        errors = [
+            max(one / other, other / one) - 1
+            for ratios in families.values()
+            for one, other in combinations(ratios, 2)
+        ]
+        return float(np.median(errors)) if errors else None
 
     def scores(self, with_doubtful: bool = False, is_simple: bool = False) -> Scores:
         chosen = self.simple_predicted if is_simple else self.predicted

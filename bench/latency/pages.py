@@ -142,8 +142,17 @@ def _claims(results: Sequence[ChipResult]) -> str:
             stated = factors if one.coverage else f"({factors})"
             error = _percent(one.scores().median_error, 1)
             by_chip.setdefault(one.chip, {})[form] = f"{error} %, {stated}"
-    rows = [(f"`{chip}`", *(cells.get(f, "–") for f in FORMS)) for chip, cells in by_chip.items()]
-    return markdown(("chip", "`a8w8`", "`a16w8`", "`fp16`"), rows)
+    pairs = {one.chip: _pairs(one) for one in _of(FORMS[0], results)}
+    rows = [
+        (f"`{chip}`", *(cells.get(form, "–") for form in FORMS), pairs.get(chip, "–"))
+        for chip, cells in by_chip.items()
+    ]
+    return markdown(("chip", "`a8w8`", "`a16w8`", "`fp16`", "two of a family"), rows)
+
+
+def _pairs(result: ChipResult) -> str:
+    error = result.pair_error()
+    return "–" if error is None else f"{_percent(error, 1)} %"
 
 
 def _worst(results: Sequence[ChipResult]) -> str:

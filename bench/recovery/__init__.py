@@ -3,7 +3,7 @@
     python -m bench recovery [NETS [MATCH]]
 
 NETS is a folder with segmentation models for the drawn faces at 64² (`*.onnx`), beside those of
-`edgeloop/view/demo_data`; without it a MobileNet-like one is trained first, which needs PyTorch and
+`tests/data/nets`; without it a MobileNet-like one is trained first, which needs PyTorch and
 about two minutes. MATCH is a part of the names of cases.
 
 Each model is made hard to quantize without changing what it computes, and goes through the convert
@@ -39,7 +39,7 @@ from edgeloop.tasks import Score, Task, open_task, paired_interval
 from edgeloop.testing.faces import make_faces
 from edgeloop.tuning.recovery import STEP_NAMES
 
-NETS = Path(__file__).parents[2] / "edgeloop/view/demo_data"
+NETS = Path(__file__).parents[2] / "tests/data/nets"
 FACES, SIDE, SEED = 700, 64, 5
 TESTED = int(os.environ.get("BENCH_RECOVERY_IMAGES", "100"))
 SIZES = Sizes(calibration=2 * TESTED, recovery=max(16, TESTED // 2))

@@ -40,7 +40,7 @@ def inspect(model: Path, devices: tuple[str, ...], shapes: tuple[str, ...], as_j
     """Show what a model is and which chips take it.
 
     Inputs, outputs, cost and memory, the task that fits, what chips refuse, and what runners will
-    evaluate. FILE is an ONNX file, or demo:unet-w24, a model shipped with Edgeloop. Needs no
+    evaluate. FILE is an ONNX file, or demo:unet-large, a model shipped with Edgeloop. Needs no
     store. The exit code is 1 if the model cannot be used.
 
     Example: edgeloop inspect net.onnx --device htp:qcs8550
@@ -88,10 +88,10 @@ def bench(
     """Time a model on several devices.
 
     Quantizes the file and shows its latency on each device in one table. FILE is an ONNX file, or
-    demo:unet-w24, a model shipped with Edgeloop. Needs neither a store nor a dataset, and leaves no
-    files. The exit code is 1 if a device has no result.
+    demo:unet-large, a model shipped with Edgeloop. Needs neither a store nor a dataset, and leaves
+    no files. The exit code is 1 if a device has no result.
 
-    Example: edgeloop bench demo:unet-w24 --device htp:qcs8550 --device htp:x-elite
+    Example: edgeloop bench demo:unet-large --device htp:qcs8550 --device htp:x-elite
     """
     from dataclasses import asdict
 

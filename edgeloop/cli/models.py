@@ -78,7 +78,7 @@ def upload(
     others it says what will be evaluated. External data files are uploaded with their model.
     Content that is already in the experiment is recognised and not stored twice.
 
-    A path is an ONNX file, a folder of them, or demo:unet-w24, a model shipped with Edgeloop.
+    A path is an ONNX file, a folder of them, or demo:unet-large, a model shipped with Edgeloop.
 
     A free batch becomes 1. Other sizes that a file leaves open are given with --shape, and asked
     for on a terminal.

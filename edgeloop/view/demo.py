@@ -2,9 +2,9 @@
 the simulator of a chip, and the models of the front, trained in full and measured on a CPU. F1 is
 over 100 and 200 images instead of 1k and 10k. `scripts/make_demo_store.py` created them.
 
-Also the generator of drawn faces, a labelled dataset that needs no download, and three small models
-that segment them: `demo:unet-w8`, `demo:unet-w16` and `demo:unet-w24` wherever a command takes a
-model file.
+Also three models of 256 × 256 that segment drawn faces: `demo:unet-small`, `demo:unet-medium` and
+`demo:unet-large` wherever a command takes a model file. `scripts/train_example_nets.py` trained
+them.
 
     with open_demo() as workspace:
         rows = workspace.status()
@@ -40,7 +40,7 @@ def open_demo(experiment: str = CHIP_EXPERIMENT) -> Workspace:
 
 
 def demo_model(name: str) -> Path:
-    """The ONNX file of a model that is shipped with the package, such as `unet-w24`."""
+    """The ONNX file of a model that is shipped with the package, such as `unet-large`."""
     shipped = {path.stem: path for path in sorted(_DATA.glob("*.onnx"))}
     if name not in shipped:
         hint = suggestion(name, shipped, otherwise="choose one of")

@@ -51,14 +51,16 @@ def test_every_file_says_what_will_be_evaluated(edgeloop: Edgeloop, project: Pat
 
 
 def test_a_model_of_the_package_is_uploaded_by_its_name(edgeloop: Edgeloop, project: Path):
-    done = edgeloop("upload", "demo:unet-w8", "--name", "small")
-    assert done.out.startswith("small                unet-w8.onnx"), done.err
-    misspelt = edgeloop("upload", "demo:unet-8").sentence
-    assert misspelt.endswith("no model 'unet-8' is shipped with Edgeloop: did you mean 'unet-w8'?")
+    done = edgeloop("upload", "demo:unet-small", "--name", "small")
+    assert done.out.startswith("small                unet-small.onnx"), done.err
+    misspelt = edgeloop("upload", "demo:unet-smal").sentence
+    assert misspelt.endswith(
+        "no model 'unet-smal' is shipped with Edgeloop: did you mean 'unet-small'?"
+    )
     for command in (("inspect",), ("layers",), ("gate", "baseline.json")):
-        assert "did you mean 'unet-w8'?" in edgeloop(*command, "demo:unet-8").sentence
-    (project / "demo:unet-8").write_text("a file of one's own comes first")
-    assert "unet-8 was not uploaded" in edgeloop("upload", "demo:unet-8").sentence
+        assert "did you mean 'unet-small'?" in edgeloop(*command, "demo:unet-smal").sentence
+    (project / "demo:unet-smal").write_text("a file of one's own comes first")
+    assert "unet-smal was not uploaded" in edgeloop("upload", "demo:unet-smal").sentence
 
 
 def test_what_can_never_run_is_refused_and_nothing_is_stored(edgeloop: Edgeloop, project: Path):

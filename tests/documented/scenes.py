@@ -26,7 +26,7 @@ from tests.store.older import restore_folder
 if TYPE_CHECKING:
     from tests.peers.azureml import AzureML
 
-DEMO_MODELS = Path(__file__).parents[2] / "edgeloop/view/demo_data"
+DEMO_MODELS = Path(__file__).parents[1] / "data/nets"
 
 
 def free_sizes(project: Path) -> None:
@@ -63,7 +63,7 @@ def damage(project: Path) -> None:
         row = "space LIKE 'models%' AND key = 'brave-fox'"
         database.execute(f"UPDATE edgeloop_rows SET data = '{{' WHERE {row}")
         database.execute("DELETE FROM edgeloop_rows WHERE key LIKE '%gentle-owl|convert'")
-    (project / ".edgeloop/blobs/default/calm-heron/unet-w24.onnx").unlink()
+    (project / ".edgeloop/blobs/default/calm-heron/unet-large.onnx").unlink()
 
 
 def old_store(project: Path) -> None:

@@ -20,7 +20,7 @@ from tests.graph import odd_models
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-NETS = ROOT / "edgeloop" / "view" / "demo_data"
+NETS = ROOT / "tests/data/nets"
 WORKFLOW = ROOT / "examples" / "ci" / "model-gate.yml"
 FEW = ("--images", "16")
 

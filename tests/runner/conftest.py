@@ -23,7 +23,7 @@ from tests.conftest import StoreUnderTest
 from tests.kept import REPOSITORY
 from tests.peers.process import MissingComponent
 
-NETS = Path(__file__).parents[2] / "edgeloop" / "view" / "demo_data"
+NETS = Path(__file__).parents[1] / "data/nets"
 SIZES = ("--calibration-images", "24", "--quick-images", "10", "--thorough-images", "20")
 
 

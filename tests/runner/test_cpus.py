@@ -169,7 +169,7 @@ with WorkerProcess() as early:
 def test_the_whole_tree_of_processes_stays_on_reserved_cpus(tmp_path: Path) -> None:
     """Also a process that was there before, and the threads of ONNX Runtime, which binds its own
     to any CPU of the machine where it is left to choose."""
-    net = Path(__file__).parents[2] / "edgeloop/view/demo_data/unet-w8.onnx"
+    net = Path(__file__).parents[1] / "data/nets/unet-w8.onnx"
     done = subprocess.run(
         [sys.executable, "-c", TREE, str(tmp_path), str(net)],
         capture_output=True,

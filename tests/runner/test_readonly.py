@@ -14,7 +14,7 @@ import pytest
 pytestmark = pytest.mark.server  # needs root, for namespaces and other user ids
 
 REPOSITORY = Path(__file__).parents[2]
-NET = REPOSITORY / "edgeloop/view/demo_data/unet-w8.onnx"
+NET = REPOSITORY / "tests/data/nets/unet-w8.onnx"
 UNKNOWN_USER = 54321
 
 # As PID 1 of a container would see it: one folder is writable, everything else is not. What the

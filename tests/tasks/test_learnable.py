@@ -12,9 +12,8 @@ from torch import nn
 
 from edgeloop.tasks.segmentation import SegmentationScorer
 from edgeloop.testing.faces import draw_face
-from edgeloop.view import demo
 
-TRAINED = Path(demo.__file__).parent / "demo_data/unet-w8.onnx"
+TRAINED = Path(__file__).parents[1] / "data/nets/unet-w8.onnx"
 SIDE = 64
 STEPS = 150
 

@@ -23,7 +23,7 @@ from tests.converted import open_htp, toolchain
 
 __all__ = ["toolchain"]
 pytestmark = pytest.mark.slow
-NET = Path(__file__).parents[2] / "edgeloop/view/demo_data/unet-w24.onnx"
+NET = Path(__file__).parents[1] / "data/nets/unet-w24.onnx"
 
 
 @pytest.fixture(scope="module")

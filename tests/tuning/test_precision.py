@@ -34,7 +34,7 @@ from edgeloop.tuning.quantized import channel_sqnr
 from tests.cli.running import Finished, command_line, run_main
 
 pytestmark = pytest.mark.slow
-NET = Path(__file__).parents[2] / "edgeloop/view/demo_data/unet-w24.onnx"
+NET = Path(__file__).parents[1] / "data/nets/unet-w24.onnx"
 OPTIONS = PrecisionOptions("htp:qcs8550", images=2, workers=2, points=3)
 
 
