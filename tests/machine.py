@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from edgeloop.jobs.bundle import edgeloop_requirements
+from tests import guard
 from tests.kept import REPOSITORY
 from tests.peers.environments import ENVIRONMENTS, Definition
 
@@ -61,6 +62,7 @@ def machine(
         (installed / each.name).symlink_to(each)
     path = [str(installed), *filter(None, [environ.get("PYTHONPATH", "")])]
     own = {
+        **guard.mark(),
         "PATH": "/usr/bin:/bin",
         "HOME": str(home),
         "PYTHONPATH": ":".join(path),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import stat
 import subprocess
 from pathlib import Path
@@ -14,6 +13,7 @@ from click.testing import CliRunner, Result
 from edgeloop.cli.app import app
 from edgeloop.errors import BadInput
 from edgeloop.operate.service import ServiceUnit, environment_text, service_place
+from tests.peers.systemctl import verified
 
 SECRET = "DefaultEndpointsProtocol=https;AccountName=acc;AccountKey=c2VjcmV0LWtleQ==;"
 
@@ -29,17 +29,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("MODEL_STORAGE_CONNECTION_STRING", SECRET)
     monkeypatch.setenv("EDGELOOP_NODE", 'a "b" $c `d` \\e')
     return tmp_path / "units"
-
-
-def verified(unit: Path) -> str:
-    """What systemd itself says of a unit; nothing where it accepts all of it."""
-    program = shutil.which("systemd-analyze")
-    assert program is not None, "run 'make setup'"
-    kind = "--system" if "multi-user" in unit.read_text() else "--user"
-    command = [program, kind, "--man=no", "--recursive-errors=no", "verify", str(unit)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    said = [line for line in (done.stdout + done.stderr).splitlines() if unit.name in line]
-    return "\n".join(said)
 
 
 def test_systemd_waits_longer_than_the_grace_period(folder: Path) -> None:
@@ -66,7 +55,7 @@ def test_units_of_runners_and_portals_are_valid_and_hold_no_secret(
     for name in ("board-1", "portal"):
         unit, environment = folder / f"edgeloop-{name}.service", folder / f"{name}.env"
         text = unit.read_text()
-        assert verified(unit) == ""
+        assert verified(unit, unit.parent) == ""
         assert "c2VjcmV0" not in text + done.output
         assert "Restart=always" in text
         assert "c2VjcmV0" in environment.read_text()

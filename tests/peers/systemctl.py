@@ -60,17 +60,28 @@ def main(state: Path, words: list[str]) -> int:
     return 0
 
 
-def _start(state: Path, unit: str) -> int:
-    file = Path.home() / ".config/systemd/user" / unit
+def verified(unit: Path, runtime: Path) -> str:
+    """What systemd's own parser says of a unit; empty if it accepts all of it. Without a folder
+    for its `runtime` it would parse nothing."""
+    scope = "--system" if "multi-user" in unit.read_text() else "--user"
     done = subprocess.run(
-        ["systemd-analyze", "--user", "--man=no", "--recursive-errors=no", "verify", str(file)],
+        ["systemd-analyze", scope, "--man=no", "--recursive-errors=no", "verify", str(unit)],
+        env={**os.environ, "XDG_RUNTIME_DIR": str(runtime)},
         capture_output=True,
         text=True,
         timeout=_LIMIT_S,
         check=False,
     )
-    if complaints := [line for line in done.stderr.splitlines() if unit in line]:
-        print("\n".join(complaints), file=sys.stderr)
+    said = (done.stdout + done.stderr).splitlines()
+    if any("Failed to initialize" in line for line in said):
+        raise RuntimeError("\n".join(said))
+    return "\n".join(line for line in said if unit.name in line)
+
+
+def _start(state: Path, unit: str) -> int:
+    file = Path.home() / ".config/systemd/user" / unit
+    if complaints := verified(file, state):
+        print(complaints, file=sys.stderr)
         return 1
     lines = (line.partition("=") for line in file.read_text().splitlines() if "=" in line)
     settings = {key: value.replace("%%", "%") for key, _, value in lines}
