@@ -7,7 +7,6 @@ import itertools
 import json
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,9 +18,10 @@ from edgeloop.models.plan import records_of
 from edgeloop.settings import Settings
 from edgeloop.store import Values
 from edgeloop.workspace import Workspace
-from tests.conftest import StoreUnderTest, clean_environ
+from tests.conftest import StoreUnderTest
 from tests.jobs.test_full_disk import small_disk
 from tests.jobs.waiting import eventually
+from tests.machine import machine as machine_of
 from tests.nets import save_tiny
 from tests.peers.board import VirtualBoard
 from tests.runner.conftest import NETS
@@ -59,15 +59,17 @@ ORDERS = [
 
 @dataclass
 class Machine:
-    """A project folder, a cache and a name of its own; all it shares with others is the store."""
+    """A project folder, a Python environment, a cache and a name of its own; all it shares with
+    others is the store."""
 
     folder: Path
+    python: Path
     environ: dict[str, str]
     cleaning: ExitStack
 
     def edgeloop(self, *arguments: str, code: int = 0) -> str:
         done = subprocess.run(
-            [sys.executable, "-m", "edgeloop", *arguments],
+            [self.python, "-m", "edgeloop", *arguments],
             check=False,
             cwd=self.folder,
             env=self.environ,
@@ -81,7 +83,7 @@ class Machine:
 
     def start_runner(self, *options: str) -> subprocess.Popen[str]:
         log = (self.folder / "runner.log").open("w")
-        command = [sys.executable, "-m", "edgeloop", "runner", *options]
+        command = [self.python, "-m", "edgeloop", "runner", *options]
         running = subprocess.Popen(
             command, cwd=self.folder, env=self.environ, stdout=log, stderr=log, text=True
         )
@@ -106,8 +108,11 @@ def machine(
             folder = tmp_path / name
             folder.mkdir()
             (folder / "edgeloop.yaml").write_text(SETTINGS)
-            own = {"EDGELOOP_NODE": name, "EDGELOOP_CACHE": str(folder / "cache")}
-            return Machine(folder, {**clean_environ(), **place.environ, **own, **more}, cleaning)
+            environ = {**place.environ, "EDGELOOP_NODE": name, **more}
+            bare = machine_of(folder, tmp_path / "homes" / name, ("azure", "qnn"), environ)
+            made = cleaning.enter_context(bare)
+            own = {**made.environ, "EDGELOOP_CACHE": str(folder / "cache")}
+            return Machine(folder, made.python, own, cleaning)
 
         yield make
 
