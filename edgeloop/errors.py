@@ -149,7 +149,9 @@ class NoSuchModel(NotFound):
 
     def __init__(self, hint: str = "", **fields: object) -> None:
         chosen = f"-e {fields.get('experiment', 'EXPERIMENT')}"
-        usual = f". 'edgeloop status {chosen}' lists its models, 'edgeloop experiments' all others."
+        usual = (
+            f". 'edgeloop status {chosen}' lists its models, 'edgeloop experiment list' all others."
+        )
         super().__init__(hint=hint or usual, **fields)
 
 

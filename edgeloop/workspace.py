@@ -101,7 +101,7 @@ class Workspace:
             benchmark_only: Only convert and benchmark it, without measuring accuracy.
             tags: Labels to find it by.
             architecture: JSON of the architecture that it was built from. It is stored beside the
-                model as `architecture.json`, from which `edgeloop train` builds the model again.
+                model as `architecture.json`, from which `edgeloop arch train` builds it again.
             shapes: Shapes of inputs whose sizes the file leaves open, for example
                 `{"image": (1, 3, 224, 224)}`. A free batch becomes 1 without them.
             check: Whether to read the graph first and refuse a model that no runner could use.

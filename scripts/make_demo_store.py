@@ -52,7 +52,7 @@ def make(folder: Path) -> None:
         edgeloop(folder, "upload", str(net), "--name", net.stem, "--experiment", CHIP_EXPERIMENT)
     measure(folder, "htp:qcs8550", CHIP_EXPERIMENT, "--layers")  # measurements have them anyway
     full = ("--epochs", "12", "--no-publish", "--experiment", CHIP_EXPERIMENT)
-    edgeloop(folder, "train-pareto", "laptop", *full)
+    edgeloop(folder, "search", "train", "laptop", *full)
     for net in sorted((folder / "searches/laptop/full").glob("id_*.onnx")):
         edgeloop(folder, "upload", str(net), "--name", net.stem, "--experiment", HOST_EXPERIMENT)
     measure(folder, "host", HOST_EXPERIMENT)

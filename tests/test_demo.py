@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from edgeloop import Workspace
-from edgeloop.models.columns import is_estimate
+from edgeloop.models.columns import is_estimate, sigma_ms
 from edgeloop.models.plan import records_of
 from edgeloop.view.charts import evidence_of
 from edgeloop.view.demo import (
@@ -20,7 +20,7 @@ from edgeloop.view.demo import (
     unpacked,
 )
 from edgeloop.view.front import pareto_of
-from edgeloop.view.measures import objective, sigma_ms
+from edgeloop.view.measures import objective
 
 TWO = (objective("mean"), objective("f1_1k"))
 

@@ -21,24 +21,24 @@ DOCS = ROOT / "docs/reference/cli.md"
 OF_ALL_EXPERIMENTS = {"fleet status", "fleet scale", "fleet down", "store upgrade"}
 # These make or read files of this machine and open no store.
 WITHOUT_A_STORE = {
+    *("arch train", "arch export"),
     *(f"service {verb}" for verb in ("install", "uninstall", "status")),
     *("completion install", "completion show"),
     "bench",
     "data faces",
-    "export",
     "gate",
     "health",
     "inspect",
     "notebook",
-    "searches",
     "schema",
+    "search list",
+    "search show",
     "secrets scan",
-    "train",
 }
 
 
 def commands_of(group: click.Group, prefix: str = "") -> dict[str, click.Command]:
-    """Every command by the words that call it; a group itself does nothing."""
+    """Every command by the words that call it; a group without parameters does nothing itself."""
     found: dict[str, click.Command] = {}
     context = click.Context(group)
     for name in sorted(group.list_commands(context)):
@@ -46,7 +46,7 @@ def commands_of(group: click.Group, prefix: str = "") -> dict[str, click.Command
         assert command is not None
         if isinstance(command, click.Group):
             found |= commands_of(command, f"{prefix}{name} ")
-        else:
+        if command.params:
             found[f"{prefix}{name}"] = command
     return found
 
@@ -146,6 +146,47 @@ def test_every_command_can_name_its_experiment_and_speak_json(name: str):
     spellings = {s for parameter in BY_NAME[name].params for s in parameter.opts}
     wanted = {"--json"} if name in WITHOUT_A_STORE else {"--experiment", "--store", "--json"}
     assert wanted - ({"--experiment"} if name in OF_ALL_EXPERIMENTS else set()) <= spellings
+
+
+# An option of the left has the name on the right in every command.
+OTHER_NAMES = {
+    **dict.fromkeys(("--out", "--to", "--target"), "--output"),
+    **dict.fromkeys(("--limit", "--wait-for"), "--timeout"),
+    **dict.fromkeys(("--data", "--images-folder"), "--dataset"),
+    **dict.fromkeys(("--inputs",), "--calibration"),
+    **dict.fromkeys(("--max-benchmark-runs",), "--runs"),
+    **dict.fromkeys(("--chip", "--devices"), "--device"),
+    **dict.fromkeys(("--print",), "--dry-run"),
+    **dict.fromkeys(("--status",), "--state"),
+}
+# These mean something else: a store, a toolchain, the input of a job, the chip of a new profile.
+NAMES_OF_OTHER_THINGS = {
+    ("store repair", "--to"),
+    ("experiment set", "--target"),
+    ("run", "--data"),
+    ("job submit", "--data"),
+    ("devices calibrate", "--chip"),
+}
+
+
+def test_an_option_has_one_name_in_all_commands():
+    found = {
+        (name, spelling)
+        for name, command in BY_NAME.items()
+        for parameter in command.params
+        for spelling in parameter.opts
+        if isinstance(parameter, click.Option) and spelling in OTHER_NAMES
+    }
+    assert found <= NAMES_OF_OTHER_THINGS, "use the name that other commands have"
+
+
+def test_output_has_its_short_form_and_an_argument_is_a_file_or_a_name():
+    for name, command in BY_NAME.items():
+        for parameter in command.params:
+            if "--output" in parameter.opts:
+                assert "-o" in parameter.opts, name
+            if isinstance(parameter, click.Argument):
+                assert parameter.metavar not in ("NET", "NAMES", "MODEL"), name
 
 
 def test_what_python_examples_import_exists():

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.peers.browser import Browser
+
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
@@ -38,6 +40,18 @@ def test_pages_fetch_nothing_from_elsewhere(site: Path):
 
 
 def test_the_reference_shows_signatures_and_parameters(site: Path):
-    page = (site / "reference/api/index.html").read_text()
+    page = (site / "reference/api.html").read_text()
     for word in ("Workspace", "benchmark_only", "timeout_s", "Examples", "Returns", "NameTaken"):
         assert word in page
+
+
+def test_search_works_from_disk(site: Path):
+    page = (site / "index.html").as_uri()
+    with Browser() as browser, browser.tab() as tab:
+        tab.page.goto(page)
+        tab.page.get_by_role("textbox", name="Search").press_sequentially("hypervolume")
+        results = tab.page.locator(".md-search-result__item")
+        results.first.wait_for()
+        assert results.filter(has_text="hypervolume").count() > 0
+        results.filter(has_text="Glossary").first.click()
+        tab.page.wait_for_url("**/glossary.html*")

@@ -50,7 +50,14 @@ def modules_after(folder: Path, *arguments: str) -> tuple[set[str], str]:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["upload", "--help"], ["status"], ["status", "--json"], ["list"], ["experiments"]],
+    [
+        ["--help"],
+        ["upload", "--help"],
+        ["status"],
+        ["status", "--json"],
+        ["download", "--list"],
+        ["experiment", "list"],
+    ],
     ids=" ".join,
 )
 def test_reading_commands_import_nothing_heavy(project: Path, arguments: list[str]):

@@ -1,8 +1,9 @@
 """Fit the profiles of every chip and format to published figures, and say how good they are.
 
-`python -m bench latency fit` writes `profiles.yaml`, the tables of docs/qnn.md and its section of
-RESULTS.md from `published.csv` and `estimates.csv`, and prints the table of results; with `--check`
-it writes nothing and says what would change. No network and no compiler: seconds.
+`python -m bench latency fit` writes `profiles.yaml`, the tables of docs/qnn.md and
+docs/reference/latency-tables.md, and its section of RESULTS.md from `published.csv` and
+`estimates.csv`, and prints the table of results; with `--check` it writes nothing and says what
+would change. No network and no compiler: seconds.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from bench.tables import RESULTS, ROOT, between_markers
 from edgeloop.platforms.base import ErrorInterval
 
 PROFILES = ROOT / "edgeloop" / "platforms" / "qnn" / "profiles.yaml"
-PAGE = ROOT / "docs" / "qnn.md"
+CLAIMS = ROOT / "docs" / "qnn.md"
+TABLES = ROOT / "docs" / "reference" / "latency-tables.md"
 
 _HEAD = """\
 # What turns the compiler's estimate into the time on a board, by chip and number format. Written by
@@ -50,11 +52,17 @@ def run(*options: str) -> str:
 
 def outputs(points: Sequence[Point], results: Sequence[ChipResult]) -> dict[Path, str]:
     """The whole text of every file that this command writes."""
-    page, figures = (path.read_text(encoding="utf-8") for path in (PAGE, RESULTS))
+    texts = {
+        CLAIMS: pages.claims(results),
+        TABLES: pages.tables(points, results),
+        RESULTS: {"latency": pages.figures(points, results)},
+    }
     return {
         PROFILES: profiles_text(results),
-        PAGE: between_markers(page, pages.tables(points, results)),
-        RESULTS: between_markers(figures, {"latency": pages.figures(points, results)}),
+        **{
+            path: between_markers(path.read_text(encoding="utf-8"), marked)
+            for path, marked in texts.items()
+        },
     }
 
 

@@ -1,4 +1,4 @@
-"""The tables of docs/qnn.md and RESULTS.md, from the results of a fit."""
+"""The tables of the documentation and RESULTS.md, from the results of a fit."""
 
 from __future__ import annotations
 
@@ -21,16 +21,19 @@ _TITLES = {
 }
 
 
-def tables(points: Sequence[Point], results: Sequence[ChipResult]) -> dict[str, str]:
+def claims(results: Sequence[ChipResult]) -> dict[str, str]:
     """The text of every marked place of docs/qnn.md, by its name."""
+    return {"claims": _claims(results), "uncalibrated": _uncalibrated(results)}
+
+
+def tables(points: Sequence[Point], results: Sequence[ChipResult]) -> dict[str, str]:
+    """The same for docs/reference/latency-tables.md."""
     return {
         "data": _data(points, results),
         "accuracy": "\n\n".join(_accuracy(form, results) for form in FORMS),
         "intervals": "\n\n".join(_intervals(form, results) for form in FORMS if _of(form, results)),
-        "claims": _claims(results),
         "worst": _worst(results),
         "set-aside": _set_aside(points),
-        "uncalibrated": _uncalibrated(results),
     }
 
 
@@ -131,22 +134,16 @@ def _reach(interval: ErrorInterval | None) -> str:
 
 
 def _claims(results: Sequence[ChipResult]) -> str:
-    lines = []
+    by_chip: dict[str, dict[str, str]] = {}
     for form in FORMS:
         for one in _of(form, results):
-            scores, reach = one.scores(), one.intervals[ANY]
-            between = f"between {reach.low:.2f} and {reach.high:.2f} × the estimate"
-            lie = (
-                f"{_percent(one.coverage)} % of the times lie {between}"
-                if one.coverage
-                else f"all times lay {between}, of too few networks to state a share"
-            )
-            lines.append(
-                f"- `{one.chip}`, {form}: half of all networks of new families were within "
-                f"{_percent(scores.median_error, 1)} %, {_percent(scores.within_10)} % within "
-                f"±10 %; {lie}."
-            )
-    return "\n".join(lines)
+            reach = one.intervals[ANY]
+            factors = f"{reach.low:.2f} – {reach.high:.2f}"
+            stated = factors if one.coverage else f"({factors})"
+            error = _percent(one.scores().median_error, 1)
+            by_chip.setdefault(one.chip, {})[form] = f"{error} %, {stated}"
+    rows = [(f"`{chip}`", *(cells.get(f, "–") for f in FORMS)) for chip, cells in by_chip.items()]
+    return markdown(("chip", "`a8w8`", "`a16w8`", "`fp16`"), rows)
 
 
 def _worst(results: Sequence[ChipResult]) -> str:

@@ -1,4 +1,4 @@
-"""A small MobileNet-like segmentation model as a space: `edgeloop train` takes it by its file.
+"""A small MobileNet-like segmentation model as a space: `edgeloop arch train` takes it by its file.
 
 Depthwise layers between pointwise ones are where quantization loses most: a depthwise kernel has
 nine weights per channel and nothing to average their errors over.

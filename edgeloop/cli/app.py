@@ -7,6 +7,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 130 ended by Ctrl-C.
 from __future__ import annotations
 
 import contextlib
+import math
 import signal
 import sys
 import traceback
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from edgeloop._util.values import suggestion
+from edgeloop._util.values import seconds_of, suggestion
 from edgeloop._version import __version__
 from edgeloop.cli.terminal import INTERRUPTED, hinting, one_line, printable, sentence_of, shown
 from edgeloop.errors import EdgeloopError
@@ -34,24 +35,18 @@ SECTIONS = {
     "Models": {
         "upload": "models",
         "status": "status",
-        "list": "models",
         "download": "models",
         "reset": "models",
-        "priority": "models",
-        "unlock": "models",
         "delete": "models",
-        "experiments": "experiments",
         "experiment": "experiments",
     },
     "Evaluate": {
         "inspect": "bench",
         "bench": "bench",
-        "runner": "runner",
         "compare": "tuning",
-        "devices": "devices",
-        "steady": "runner",
-        "usage": "runner",
+        "runner": "runner",
         "queue": "queue",
+        "devices": "devices",
     },
     "Tune": {
         "layers": "tuning",
@@ -59,53 +54,63 @@ SECTIONS = {
         "precision": "tuning",
         "gate": "tuning",
     },
-    "Jobs and data": {
+    "Train and search": {
         "run": "jobs",
         "job": "jobs",
         "data": "data",
-    },
-    "Search": {
         "search": "search",
-        "train-pareto": "search",
-        "searches": "search",
-        "train": "training",
-        "export": "training",
+        "arch": "training",
     },
     "Look": {
         "pareto": "report",
         "report": "report",
         "portal": "report",
-        "notebook": "notebook",
     },
     "Set up": {
         "doctor": "devices",
-        "health": "devices",
-        "service": "devices",
-        "fleet": "fleet",
-        "azure": "azure",
-        "gc": "gc",
-        "secrets": "store",
-        "store": "store",
-        "schema": "schema",
-        "completion": "completion",
     },
 }
-"""The commands by their purpose, and the module of each."""
+"""The commands of the first screen by their purpose, and the module of each."""
+
+OPERATIONS = {
+    "priority": "models",
+    "unlock": "models",
+    "fleet": "fleet",
+    "service": "devices",
+    "health": "devices",
+    "store": "store",
+    "gc": "gc",
+    "secrets": "store",
+    "azure": "azure",
+    "schema": "schema",
+    "completion": "completion",
+    "notebook": "notebook",
+}
+"""The commands that only `edgeloop --help --all` lists, and the module of each."""
+
+_MODULES = {
+    name: module for names in (*SECTIONS.values(), OPERATIONS) for name, module in names.items()
+}
+_SHOWS_ALL = "edgeloop.shows_all"
 
 
 class _Sections(click.Group):
     """Imports the module of a command when it is used, and lists commands by section."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [name for names in SECTIONS.values() for name in names]
+        return list(_MODULES)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        for names in SECTIONS.values():
-            if name in names:
-                commands: tuple[click.Command, ...]
-                commands = import_module(f"edgeloop.cli.{names[name]}").COMMANDS
-                return next(command for command in commands if command.name == name)
-        return None
+        if name not in _MODULES:
+            return None
+        commands: tuple[click.Command, ...]
+        commands = import_module(f"edgeloop.cli.{_MODULES[name]}").COMMANDS
+        return next(command for command in commands if command.name == name)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """--help ends the parsing, so --all counts also behind it."""
+        ctx.meta[_SHOWS_ALL] = "--all" in args
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Ctrl-C ends every command alike; click would call it a failure."""
@@ -123,12 +128,24 @@ class _Sections(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Like click's own, with the nearest name where there is no such command."""
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            near = suggestion(args[0], self.list_commands(ctx), "the commands are")
-            ctx.fail(f"no such command {args[0]!r}; {near}")
+            ctx.fail(f"no such command {args[0]!r}; {self._instead(ctx, args[0])}")
         return super().resolve_command(ctx, args)
 
+    def _instead(self, ctx: click.Context, name: str) -> str:
+        """The commands below a group that have this name, else the nearest name."""
+        commands = ((each, self.get_command(ctx, each)) for each in self.list_commands(ctx))
+        below = [
+            f"'edgeloop {each} {name}'"
+            for each, command in commands
+            if isinstance(command, click.Group) and name in command.commands
+        ]
+        if below:
+            return f"did you mean {' or '.join(below)}?"
+        return suggestion(name, self.list_commands(ctx), "the commands are")
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        for title, names in SECTIONS.items():
+        shows_all = ctx.meta.get(_SHOWS_ALL, False)
+        for title, names in {**SECTIONS, **({"Operate": OPERATIONS} if shows_all else {})}.items():
             commands = {name: self.get_command(ctx, name) for name in names}
             lines = [
                 (name, command.get_short_help_str(60))
@@ -137,6 +154,15 @@ class _Sections(click.Group):
             ]
             with formatter.section(title):
                 formatter.write_dl(lines)
+        if not shows_all:
+            formatter.write_paragraph()
+            formatter.write_text("Commands for operators: edgeloop --help --all")
+
+
+def _show_all(context: click.Context, parameter: click.Parameter, is_given: bool) -> None:
+    if is_given and not context.resilient_parsing:
+        click.echo(context.get_help())
+        context.exit()
 
 
 @click.group(
@@ -145,6 +171,14 @@ class _Sections(click.Group):
 )
 @click.version_option(__version__, message="edgeloop %(version)s")
 @click.option("--debug", is_flag=True, help="Print the traceback of an error.")
+@click.option(
+    "--all",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_all,
+    help="With --help: also list the commands for operators.",
+)
 def app(debug: bool) -> None:
     """From a training script to the best model on a real edge chip.
 
@@ -214,8 +248,8 @@ Command = TypeVar("Command", bound=Callable[..., None])
 _LEFT_OUT = "edgeloop.rows_left_out"
 _PROJECT = "edgeloop.project"
 
-names_argument = click.argument("names", nargs=-1, required=True)
-any_names_argument = click.argument("names", nargs=-1)
+names_argument = click.argument("names", metavar="NAME...", nargs=-1, required=True)
+any_names_argument = click.argument("names", metavar="[NAME]...", nargs=-1)
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 store_option = click.option(
@@ -229,6 +263,19 @@ csv_option = click.option(
     "--csv",
     type=click.Path(path_type=Path, allow_dash=True),
     help="Write CSV to this file; '-' for stdout.",
+)
+unsteady_option = click.option(
+    "--unsteady",
+    is_flag=True,
+    help="Only models whose runs on the same board or device vary by more than --threshold.",
+)
+threshold_option = click.option(
+    "--threshold",
+    type=click.FloatRange(min=0),
+    metavar="PERCENT",
+    default=5.0,
+    show_default=True,
+    help="With --unsteady: standard deviation between runs, in percent of the mean.",
 )
 watch_option = click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
 interval_option = click.option(
@@ -255,6 +302,40 @@ workers_option = click.option(
     metavar="N",
     help="Number of processes  [default: one per CPU]",
 )
+
+
+def output_option(
+    text: str, metavar: str = "FILE", required: bool = False
+) -> Callable[[Command], Command]:
+    """-o, --output of a command that writes one file or folder, with its help text."""
+    return click.option(
+        "--output",
+        "-o",
+        type=click.Path(path_type=Path),
+        metavar=metavar,
+        required=required,
+        help=text,
+    )
+
+
+class TimeType(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """A time such as 90s or 1h30m, in seconds; a plain number is seconds already."""
+
+    name = "time"
+
+    def __init__(self, least_s: float = 0.0) -> None:
+        self._least_s = least_s
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        seconds = seconds_of(str(value))
+        with contextlib.suppress(ValueError):
+            seconds = float(value) if seconds is None else seconds
+        if seconds is None or not self._least_s <= seconds < math.inf:
+            least = f" of at least {self._least_s:g} s" if self._least_s else ""
+            self.fail(f"{value!r} is no time{least}: write 90s, 5m or 1h30m.", param, ctx)
+        return seconds
 
 
 def devices_option(text: str) -> Callable[[Command], Command]:

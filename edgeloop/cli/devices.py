@@ -7,8 +7,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeloop.cli.app import common_options, json_option, load_settings, opened
-from edgeloop.cli.terminal import Screen, TableColumn, fit, listing, print_json, printable, totals
+from edgeloop._util.values import plural
+from edgeloop.cli.app import common_options, csv_option, json_option, load_settings, opened
+from edgeloop.cli.terminal import (
+    Screen,
+    TableColumn,
+    fit,
+    listing,
+    print_csv,
+    print_json,
+    printable,
+    say_empty,
+    totals,
+)
 from edgeloop.cli.terminal import watch as show
 
 if TYPE_CHECKING:
@@ -135,6 +146,55 @@ def calibrate(
         click.echo(f"{name}: latency ≈ {text}, {error}. Use it as --device htp:{name}")
 
 
+@devices.command()
+@csv_option
+@common_options
+def usage(csv: Path | None, experiment: str | None, store: str | None, as_json: bool) -> None:
+    """Show how busy each device was, by day.
+
+    There is a line per machine and device: equal devices such as 'host' are one per machine. The
+    machine is empty where a use was recorded by Archai or an older version. Days are in UTC.
+
+    Example: edgeloop devices usage --csv usage.csv
+    """
+    from edgeloop.runner.machines import USE_COLUMNS, utilisation
+
+    if csv is not None and as_json:
+        raise click.UsageError("choose one of --csv and --json.")
+    with opened(store, experiment) as workspace:
+        uses = utilisation(row.values for row in workspace.store.usage().query())
+    if as_json:
+        print_json(use.values for use in uses)
+    elif csv is not None:
+        print_csv((use.values for use in uses), csv, USE_COLUMNS)
+    if not uses:
+        empty = "No device was used yet. Next: edgeloop runner --device host"
+        say_empty(empty, as_json or csv is not None)
+    if as_json or csv is not None or not uses:
+        return
+    cells = [
+        (
+            u.machine,
+            u.device,
+            f"{u.day}",
+            str(u.uses),
+            f"{u.seconds:.0f}",
+            f"{100 * u.utilisation:.1f} %",
+        )
+        for u in uses
+    ]
+    columns = (
+        TableColumn("machine", 90, 16),
+        TableColumn("device", 100, 24),
+        TableColumn("day", 95),
+        *(TableColumn(name, 80, right=True) for name in ("uses", "seconds", "of the day")),
+    )
+    devices, days = len({(u.machine, u.device) for u in uses}), len({use.day for use in uses})
+    seconds = sum(use.seconds for use in uses)
+    total = f"{plural(devices, 'device')}, {plural(days, 'day')}: {seconds:.0f} s in use"
+    click.echo(listing(columns, cells, total=total))
+
+
 @click.command()
 @common_options
 def doctor(experiment: str | None, store: str | None, as_json: bool) -> None:
@@ -190,7 +250,7 @@ _into_option = click.option(
 @_system_option
 @click.option("--as-user", "account", default="", help="Account that a system service runs as.")
 @_into_option
-@click.option("--print", "--dry-run", "only_print", is_flag=True, help="Print the unit only.")
+@click.option("--dry-run", "only_print", is_flag=True, help="Print the unit only.")
 @json_option
 def service_install(
     kind: str,

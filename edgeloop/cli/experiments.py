@@ -1,4 +1,4 @@
-"""experiments and experiment: the experiments of a store, and what each asks of its runners."""
+"""experiment: the experiments of a store, and what each asks of its runners."""
 
 from __future__ import annotations
 
@@ -27,12 +27,21 @@ _UNSET = {
 _CLEARABLE = {"dataset": "dataset", "task": "task", "primary": "primary", "target": "targets"}
 
 
-@click.command()
+@click.group()
+def experiment() -> None:
+    """List experiments and change their settings.
+
+    Settings are in the store, the same for every machine, and runners follow them: they fetch the
+    dataset, and convert for the devices that other runners have registered.
+    """
+
+
+@experiment.command("list")
 @common_options
-def experiments(experiment: str | None, store: str | None, as_json: bool) -> None:
+def list_experiments(experiment: str | None, store: str | None, as_json: bool) -> None:
     """List experiments and count their models.
 
-    Example: edgeloop experiments --json
+    Example: edgeloop experiment list --json
     """
     from edgeloop.models.columns import check_experiment_name
 
@@ -53,16 +62,6 @@ def experiments(experiment: str | None, store: str | None, as_json: bool) -> Non
         models = plural(sum(counts.values()), "model")
         total = f"{plural(len(counts), 'experiment')}: {models}"
         click.echo(listing(columns, cells, total=total))
-
-
-@click.group()
-def experiment() -> None:
-    """Show or change the settings of an experiment.
-
-    They are in the store, the same for every machine, and runners follow them: they fetch the
-    dataset, and convert for the devices that other runners have registered. 'edgeloop experiments'
-    lists the experiments.
-    """
 
 
 @experiment.command("set")
@@ -171,7 +170,7 @@ def show(name: str | None, experiment: str | None, store: str | None, as_json: b
     _show(workspace.experiment, settings, as_json)
 
 
-COMMANDS = (experiments, experiment)
+COMMANDS = (experiment,)
 
 
 def _without(

@@ -61,9 +61,9 @@ def gc(
     On this machine: files that runners and jobs keep, unused for longer than --older-than. With
     --boards: SDKs and inputs on boards. Work under way is never touched.
 
-    Younger than --older-than may be: entries of runners that died a day ago, hints of models that
-    are gone, stages' folders of processes that died, and what --keep-cache removes, unused for
-    half an hour at least.
+    Exceptions to --older-than: entries of runners that died a day ago, hints of deleted models,
+    folders of stages whose processes died, and files that --keep-cache removes, unused for half an
+    hour at least.
 
     Of every experiment, unless --experiment names one. Without a terminal it needs --yes.
 

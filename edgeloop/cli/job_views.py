@@ -40,8 +40,8 @@ Command = TypeVar("Command", bound=Callable[..., None])
 
 STATES = ("queued", "preparing", "running", "completed", "failed", "canceled")
 
-jobs_argument = click.argument("patterns", metavar="JOBS...", nargs=-1, required=True)
-any_jobs_argument = click.argument("patterns", metavar="[JOBS]...", nargs=-1)
+jobs_argument = click.argument("patterns", metavar="JOB...", nargs=-1, required=True)
+any_jobs_argument = click.argument("patterns", metavar="[JOB]...", nargs=-1)
 
 
 def selecting_options(command: Command) -> Command:

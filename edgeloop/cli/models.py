@@ -1,4 +1,4 @@
-"""upload, download, list, reset, delete, unlock, priority: models and their files."""
+"""upload, download, reset, delete, unlock, priority: models and their files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from edgeloop.cli.app import (
     confirm,
     names_argument,
     opened,
+    output_option,
     shape_option,
+    threshold_option,
+    unsteady_option,
     yes_option,
 )
 from edgeloop.cli.terminal import (
@@ -109,33 +112,46 @@ def upload(
 
 
 @click.command()
-@names_argument
-@click.option(
-    "--to", type=click.Path(path_type=Path), help="Target folder  [default: the model's name]"
-)
+@any_names_argument
+@output_option("Folder of the files  [default: the model's name]", "FOLDER")
 @click.option(
     "--match", default="*", metavar="GLOB", help="Only files that match, such as '*.csv'."
 )
+@click.option("--list", "only_lists", is_flag=True, help="List the files; download none.")
 @common_options
 def download(
     names: tuple[str, ...],
-    to: Path | None,
+    output: Path | None,
     match: str,
+    only_lists: bool,
     experiment: str | None,
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Download the files of models.
+    """Download or list the files of models.
 
-    With several models, each gets a folder named after it below --to.
+    With several models, each gets a folder named after it below --output. --list shows what there
+    is, of all models unless some are named.
 
-    Example: edgeloop download calm-heron --to calm/ --match '*.dlc'
+    Example: edgeloop download calm-heron -o calm/ --match '*.dlc'
+
+    Example: edgeloop download --list 'brave-*'
     """
+    if only_lists:
+        if output is not None:
+            raise click.UsageError("choose one of --list and --output.")
+        with opened(store, experiment) as workspace:
+            _list_files(workspace, names, match, as_json)
+        return
+    if not names:
+        raise click.UsageError("name models to download, or use --list.")
     fetched: list[dict[str, object]] = []
     with opened(store, experiment) as workspace:
         rows = workspace.find(names)
         for row in rows:
-            folder = to if to is not None and len(rows) == 1 else (to or Path()) / row.key
+            folder = (output or Path()) / row.key
+            if output is not None and len(rows) == 1:
+                folder = output
             paths = workspace.catalog.download(row.key, folder, match)
             fetched += [{"name": row.key, "file": str(path)} for path in paths]
             if not as_json:
@@ -143,33 +159,27 @@ def download(
     if as_json:
         print_json(fetched)
     elif not fetched:
-        everything = f"'edgeloop list -e {workspace.experiment}' shows all files."
+        everything = f"'edgeloop download --list -e {workspace.experiment}' shows all files."
         click.echo(f"No file matches {match!r}. {everything}", err=True)
     if not fetched:
         raise SystemExit(1)
 
 
-@click.command("list")
-@any_names_argument
-@common_options
-def list_files(
-    names: tuple[str, ...], experiment: str | None, store: str | None, as_json: bool
-) -> None:
-    """List the files of models.
+def _list_files(workspace: Workspace, names: tuple[str, ...], match: str, as_json: bool) -> None:
+    from fnmatch import fnmatchcase
 
-    Example: edgeloop list 'brave-*'
-    """
     from edgeloop._util.values import size_text
 
-    with opened(store, experiment) as workspace:
-        files = [
-            (row.key, file)
-            for row in workspace.catalog.rows(names)
-            for file in workspace.catalog.files(row.key)
-        ]
-        hint = "" if files else no_models(workspace)
-    if hint:
-        say_empty(hint, as_json)
+    listed = [
+        (row.key, file)
+        for row in workspace.catalog.rows(names)
+        for file in workspace.catalog.files(row.key)
+    ]
+    files = [(name, file) for name, file in listed if fnmatchcase(file.name, match)]
+    if not listed:
+        say_empty(no_models(workspace), as_json)
+    elif not files:
+        say_empty(f"No file matches {match!r}.", as_json)
     if as_json:
         print_json(
             {"name": n, "file": f.name, "size": f.size, "modified": f.modified.isoformat()}
@@ -293,12 +303,16 @@ def _as_json(item: Uploaded) -> dict[str, object]:
     "--stage", multiple=True, help="Only this stage and those that depend on it; repeatable."
 )
 @click.option("--failed", is_flag=True, help="Only models in error, and only what failed.")
+@unsteady_option
+@threshold_option
 @yes_option
 @common_options
 def reset(
     names: tuple[str, ...],
     stage: tuple[str, ...],
     failed: bool,
+    unsteady: bool,
+    threshold: float,
     yes: bool,
     experiment: str | None,
     store: str | None,
@@ -312,19 +326,29 @@ def reset(
     With --failed, models in error are tried again: all of them, or those named. Only the stages
     that failed are cleared, and those that depend on them.
 
+    With --unsteady, models whose benchmark varies too much from run to run are benchmarked again.
+
     Example: edgeloop reset 'brave-*' --stage f1_1k
 
     Example: edgeloop reset --failed
     """
-    if not names and not failed:
-        raise click.UsageError("name models, or use --failed.")
+    if not names and not failed and not unsteady:
+        raise click.UsageError("name models, or use --failed or --unsteady.")
+    if unsteady and (failed or stage):
+        raise click.UsageError("--unsteady clears benchmarks only: leave out --failed and --stage.")
+    if unsteady:
+        stage = ("benchmark",)
+    from edgeloop.models.columns import run_spread
+
     with opened(store, experiment) as workspace:
         for chosen in stage:
             workspace.plan[chosen]
         rows = workspace.find(names)
         if failed:
             rows = [row for row in rows if row.values.get("status") == "error"]
-        hint = "" if rows or failed else no_models(workspace)
+        if unsteady:
+            rows = [row for row in rows if run_spread(row.values) > threshold]
+        hint = "" if rows or failed or unsteady else no_models(workspace)
         confirm("reset", rows, yes)
         done = []
 
@@ -341,7 +365,8 @@ def reset(
         print_json(done)
     elif not rows:
         no_error = f"No model is in error in experiment '{workspace.experiment}'."
-        click.echo(no_error if failed else hint)
+        no_spread = f"No model's benchmark varies by more than {threshold:g} %."
+        click.echo(no_error if failed else no_spread if unsteady else hint)
     if len(done) < len(rows):
         raise SystemExit(1)
 
@@ -465,4 +490,4 @@ def priority(
         print_json({"name": row.key, "priority": number} for row in rows)
 
 
-COMMANDS = (upload, download, list_files, reset, delete, unlock, priority)
+COMMANDS = (upload, download, reset, delete, unlock, priority)

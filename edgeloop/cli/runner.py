@@ -1,4 +1,4 @@
-"""runner, usage, steady: evaluating models."""
+"""runner: evaluating models."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ import click
 from edgeloop._util.values import plural
 from edgeloop.cli.app import (
     ExistingPath,
+    TimeType,
     benchmark_only_option,
     common_options,
-    confirm,
-    csv_option,
     dataset_folder,
     dataset_option,
     devices_option,
@@ -26,21 +25,13 @@ from edgeloop.cli.app import (
     load_settings,
     missing_store,
     noting_rows_left_out,
-    opened,
     precision_option,
     task_option,
-    yes_option,
 )
 from edgeloop.cli.terminal import (
-    TableColumn,
-    listing,
-    no_models,
-    print_csv,
     print_json,
     printable,
-    say_empty,
 )
-from edgeloop.models.columns import run_spread
 
 if TYPE_CHECKING:
     from edgeloop.platforms import Precision, PrecisionPlan
@@ -65,16 +56,16 @@ if TYPE_CHECKING:
 @click.option("--once", is_flag=True, help="Exit after one stage; 1 if it could not be done.")
 @click.option(
     "--idle",
-    type=click.FloatRange(min=0),
-    metavar="SECONDS",
+    type=TimeType(),
+    metavar="TIME",
     help="Exit after this long without work.",
 )
 @click.option(
     "--grace",
-    type=click.FloatRange(min=0),
-    default=30.0,
+    type=TimeType(),
+    default="30s",
     show_default=True,
-    metavar="SECONDS",
+    metavar="TIME",
     help="Time for the current stage to finish after a stop signal.",
 )
 @click.option(
@@ -98,7 +89,7 @@ if TYPE_CHECKING:
     "is rounding by least squares and GPTQ's rule.",
 )
 @fallback_option
-@click.option("--max-benchmark-runs", type=click.IntRange(min=1), help="Number of benchmark runs.")
+@click.option("--runs", type=click.IntRange(min=1), help="Number of benchmark runs.")
 @click.option(
     "--calibration-images", type=click.IntRange(min=1), help="Number of calibration images."
 )
@@ -143,7 +134,7 @@ def runner(
     recover: str | None,
     layers: bool,
     allow_cpu_fallback: bool,
-    max_benchmark_runs: int | None,
+    runs: int | None,
     calibration_images: int | None,
     quick_images: int | None,
     thorough_images: int | None,
@@ -171,7 +162,7 @@ def runner(
     With --drain, and on Ctrl-C, it ends with how many models are done, failed, and left: who holds
     them, or what they wait for. With --drain the exit code is 1 if any model is in error, or if
     work is left that this runner was to do: a conversion that this machine cannot do, for example.
-    --idle 60 waits a minute for more work before it ends, with and without --drain.
+    --idle 60s waits a minute for more work before it ends, with and without --drain.
 
     With --recover, accuracy that a model lost to quantization is recovered where possible, step by
     step. A step is kept only if the score on the device rises beyond its paired interval.
@@ -189,8 +180,8 @@ def runner(
     from edgeloop.workspace import Workspace
 
     settings = load_settings(store, experiment, allow_cpu_fallback=allow_cpu_fallback)
-    if max_benchmark_runs:
-        settings = replace(settings, benchmark_runs=max_benchmark_runs)
+    if runs:
+        settings = replace(settings, benchmark_runs=runs)
     options = RunnerOptions(
         devices=devices,
         dataset=dataset_folder(dataset, settings),
@@ -267,116 +258,7 @@ def _exit_at_once(ending: BaseException) -> None:
     os._exit(int(ending.code or 0) if isinstance(ending, SystemExit) else 1)
 
 
-@click.command()
-@csv_option
-@common_options
-def usage(csv: Path | None, experiment: str | None, store: str | None, as_json: bool) -> None:
-    """Show how busy each device was, by day.
-
-    There is a line per machine and device: equal devices such as 'host' are one per machine. The
-    machine is empty where a use was recorded by Archai or an older version. Days are in UTC.
-
-    Example: edgeloop usage --csv usage.csv
-    """
-    from edgeloop.runner.machines import USE_COLUMNS, utilisation
-
-    if csv is not None and as_json:
-        raise click.UsageError("choose one of --csv and --json.")
-    with opened(store, experiment) as workspace:
-        uses = utilisation(row.values for row in workspace.store.usage().query())
-    if as_json:
-        print_json(use.values for use in uses)
-    elif csv is not None:
-        print_csv((use.values for use in uses), csv, USE_COLUMNS)
-    if not uses:
-        empty = "No device was used yet. Next: edgeloop runner --device host"
-        say_empty(empty, as_json or csv is not None)
-    if as_json or csv is not None or not uses:
-        return
-    cells = [
-        (
-            u.machine,
-            u.device,
-            f"{u.day}",
-            str(u.uses),
-            f"{u.seconds:.0f}",
-            f"{100 * u.utilisation:.1f} %",
-        )
-        for u in uses
-    ]
-    columns = (
-        TableColumn("machine", 90, 16),
-        TableColumn("device", 100, 24),
-        TableColumn("day", 95),
-        *(TableColumn(name, 80, right=True) for name in ("uses", "seconds", "of the day")),
-    )
-    devices, days = len({(u.machine, u.device) for u in uses}), len({use.day for use in uses})
-    seconds = sum(use.seconds for use in uses)
-    total = f"{plural(devices, 'device')}, {plural(days, 'day')}: {seconds:.0f} s in use"
-    click.echo(listing(columns, cells, total=total))
-
-
-@click.command()
-@click.option(
-    "--threshold",
-    type=click.FloatRange(min=0),
-    default=5.0,
-    show_default=True,
-    help="Standard deviation between runs on the same board, in percent.",
-)
-@click.option("--reset", "do_reset", is_flag=True, help="Benchmark the listed models again.")
-@yes_option
-@common_options
-def steady(
-    threshold: float,
-    do_reset: bool,
-    yes: bool,
-    experiment: str | None,
-    store: str | None,
-    as_json: bool,
-) -> None:
-    """List models with unsteady benchmarks.
-
-    These are models whose runs on the same board or device differ by more than the threshold. How
-    much equal boards differ is shown beside it, and does not count.
-
-    Example: edgeloop steady --threshold 5 --reset
-    """
-    with opened(store, experiment) as workspace:
-        everything = workspace.find(())
-        rows = [r for r in everything if run_spread(r.values) > threshold]
-        steady_text = f"No model's benchmark varies by more than {threshold:g} %."
-        hint = "" if rows else steady_text if everything else no_models(workspace)
-        if do_reset and rows:
-            confirm("benchmark again", rows, yes)
-            for row in rows:
-                workspace.catalog.reset(row.key, ["benchmark"])
-    if as_json:
-        spreads = ("stdev", "run_spread", "board_spread")
-        print_json(
-            {"name": r.key, **{name: r.values.get(name) for name in spreads}, "reset": do_reset}
-            for r in rows
-        )
-    if hint:
-        say_empty(hint, as_json)
-    if as_json or hint:
-        return
-    cells = [
-        (row.key, f"{run_spread(row.values):.1f} %", _percent(row.values.get("board_spread")))
-        for row in rows
-    ]
-    columns = (
-        TableColumn("name", 100, 20),
-        TableColumn("runs", 90, right=True),
-        TableColumn("boards", 80, right=True),
-    )
-    total = f"{len(rows)} of {plural(len(everything), 'model')}"
-    click.echo(listing(columns, cells, total=total))
-    if do_reset and rows:
-        click.echo(f"{len(rows)} of them will be benchmarked again.")
-
-
-COMMANDS = (runner, usage, steady)
+COMMANDS = (runner,)
 
 
 _JSON_STATES = ("done", "failed", "released", "note", "drained")
@@ -454,7 +336,3 @@ def _print_report(report: RunnerEvent, echo: Callable[[str], None]) -> None:
     elif report.state != "begun":
         mark = " " if report.state == "done" else "!"
         echo(f"{mark} {report.stage:<10} {report.model:<20} {report.seconds:6.1f} s   {text}")
-
-
-def _percent(value: object) -> str:
-    return f"{value:.1f} %" if isinstance(value, int | float) else ""

@@ -1,4 +1,4 @@
-"""search, searches, train-pareto: from a space to a front of trained models."""
+"""search, search show and search train: from a space to a front of trained models."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import textwrap
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -27,13 +27,43 @@ if TYPE_CHECKING:
     from edgeloop.settings import Settings
 
 
-# search and train-pareto: from a space to a front of trained models.
+# search and search train: from a space to a front of trained models.
 
 
 _YAML = (".yaml", ".yml")
 
 
-@click.command()
+class _SearchGroup(click.Group):
+    """`search FILE` is a command of its own, unless the first word is that of one below it."""
+
+    allow_extra_args = False
+    allow_interspersed_args = True
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Without the arguments in the path of a command below, where click writes them out."""
+        params = super().get_params(ctx)
+        if ctx.command is self:
+            return params
+        return [each for each in params if not isinstance(each, click.Argument)]
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return click.Command.collect_usage_pieces(self, ctx)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] in self.commands:
+            ctx.args = args
+            return args
+        return click.Command.parse_args(self, ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        if not ctx.args:
+            return click.Command.invoke(self, ctx)
+        name, *args = ctx.args
+        with self.commands[name].make_context(name, args, parent=ctx) as below:
+            return below.command.invoke(below)
+
+
+@click.command(cls=_SearchGroup, no_args_is_help=False)
 @click.argument("file", metavar="CONF.yaml|SEARCH", type=click.Path(path_type=Path))
 @click.argument("words", metavar="[KEY=VALUE]...", nargs=-1)
 @click.option("--resume", is_flag=True, help="Continue an interrupted search.")
@@ -94,11 +124,11 @@ def search(
         _say_outcome(config, outcome)
 
 
-@click.command("train-pareto")
+@search.command("train")
 @click.argument("name", metavar="SEARCH")
 @click.option("--epochs", default=30, show_default=True, help="Passes over the training set.")
 @click.option("--compute", help="Compute to train on  [default: this process]")
-@click.option("--data", help="Dataset, such as working/faces  [default: the search's]")
+@click.option("--dataset", help="Dataset, such as working/faces  [default: the search's]")
 @click.option("--gpus", type=float, default=0.0, help="GPUs per training  [default: 0]")
 @click.option(
     "--at-once", type=click.IntRange(min=1), default=1, help="Concurrent trainings  [default: 1]"
@@ -108,11 +138,11 @@ def search(
 @click.option("--learning-rate", type=float, help="Peak learning rate  [default: the search's]")
 @click.option("--no-publish", is_flag=True, help="Do not upload the models to the status table.")
 @common_options
-def train_pareto(
+def train_front(
     name: str,
     epochs: int,
     compute: str | None,
-    data: str | None,
+    dataset: str | None,
     gpus: float,
     at_once: int,
     pipeline: int | None,
@@ -129,7 +159,7 @@ def train_pareto(
 
     Models that are already trained are not trained again.
 
-    Example: edgeloop train-pareto laptop --epochs 30 --compute cluster
+    Example: edgeloop search train laptop --epochs 30 --compute cluster
     """
     from edgeloop.search.campaign import (
         front_in,
@@ -149,7 +179,7 @@ def train_pareto(
     options |= {"pipeline": pipeline}
     train |= {key: value for key, value in options.items() if value is not None}
     train |= {"compute": compute, "at_once": at_once, "images": None}
-    trainer = trainer_of(train, data or config.data, settings, at_once)
+    trainer = trainer_of(train, dataset or config.data, settings, at_once)
     folder = folder or search_folder(config, settings)
     with Workspace(settings) as workspace, step_bar("training the front") as bar:
         count, trained = len(front_in(folder)), 0
@@ -374,11 +404,12 @@ def _score(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}"
 
 
-# searches: how searches are going and what they found; and the summary that ends a search.
+# search list, search show, and the summary that ends a search.
 
 
 WIDTH = 80
 _NO_SEARCH = "No search was run or fetched yet. Start one: edgeloop search laptop.yaml"
+_TOO_FEW = "Too few candidates to say which parameters matter."
 _STAR, _NO_STAR = "*", " "
 _MOST_PARAMETERS = 5
 _MOST_ROWS = 40
@@ -386,32 +417,19 @@ _FIXED = "\N{NO-BREAK SPACE}"
 _WORDS = {"screened": "screened out", "stopped": "stopped early"}
 
 
-@click.command()
-@click.argument("name", metavar="[SEARCH]", required=False)
+@search.command("list")
 @json_option
-def searches(name: str | None, as_json: bool) -> None:
-    """Show the searches of this project.
+def list_searches(as_json: bool) -> None:
+    """List the searches of this project.
 
-    With SEARCH, a name, job or folder, show that one, also while it runs: its front, the
-    hypervolume with its reference point, and which parameters mattered.
-
-    Example: edgeloop searches laptop
+    Example: edgeloop search list
     """
     from edgeloop.errors import BadInput
     from edgeloop.search.results import read_search
-    from edgeloop.search.study import find_search, found_searches
+    from edgeloop.search.study import found_searches
 
-    project = load_settings().project
-    if name is not None:
-        folder = find_search(name, project)
-        seen = read_search(folder, name if name in found_searches(project) else "")
-        if as_json:
-            print_json([{**summary_of(seen), **details_of(seen)}])
-        else:
-            say_search(seen)
-        return
     searches_read, damaged = [], []
-    for search_name, folder in sorted(found_searches(project).items()):
+    for search_name, folder in sorted(found_searches(load_settings().project).items()):
         try:
             searches_read.append(read_search(folder, search_name))
         except BadInput as error:
@@ -426,6 +444,29 @@ def searches(name: str | None, as_json: bool) -> None:
         _say_searches(searches_read)
     if damaged:
         raise SystemExit(1)
+
+
+@search.command("show")
+@click.argument("name", metavar="SEARCH")
+@json_option
+def show_search(name: str, as_json: bool) -> None:
+    """Show what a search found.
+
+    SEARCH is its name, job or folder. It is shown also while it runs: its front, the hypervolume
+    with its reference point, and which parameters mattered.
+
+    Example: edgeloop search show laptop
+    """
+    from edgeloop.search.results import read_search
+    from edgeloop.search.study import find_search, found_searches
+
+    project = load_settings().project
+    folder = find_search(name, project)
+    seen = read_search(folder, name if name in found_searches(project) else "")
+    if as_json:
+        print_json([{**summary_of(seen), **details_of(seen)}])
+    else:
+        say_search(seen)
 
 
 def summary_of(seen: SeenSearch) -> dict[str, object]:
@@ -499,6 +540,8 @@ def say_search(seen: SeenSearch) -> None:
         click.echo("\n".join(textwrap.wrap(text, WIDTH, subsequent_indent="  ")))
     if seen.importances:
         click.echo(_importance_line(seen))
+    elif any(item.parameters for item in seen.candidates):
+        click.echo(_TOO_FEW)
     if "gpu" in seen.utilisation:
         click.echo(utilisation_line(seen.utilisation))
 
@@ -528,17 +571,26 @@ def _counts(seen: SeenSearch) -> list[str]:
 
 
 def _front_table(seen: SeenSearch, shown: tuple[SeenCandidate, ...]) -> str:
-    from edgeloop.models.columns import interval_heading, latency_interval
+    from edgeloop.models.columns import Column, interval_heading, latency_interval
     from edgeloop.search.base import columns_of
 
     columns = [columns_of(item.values, 0) for item in shown]
-    headings = ("architecture", *(objective.name for objective in seen.objectives))
+    names = [objective.name for objective in seen.objectives]
+    measures = {name: seen.column(name) for name in names}
+    for name, measure in measures.items():
+        if measure.unit not in ("ms", "µs"):  # as its name says: bytes stay bytes
+            measures[name] = Column(name, "number", "")
+    headings = ("architecture", *(measure.heading for measure in measures.values()))
     rows = [
-        (item.arch_id, *(f"{item.values[o.name]:.4g}" for o in seen.objectives)) for item in shown
+        (item.arch_id, *(m.text(m.factor * item.values[name]) for name, m in measures.items()))
+        for item in shown
     ]
     if any(map(latency_interval, columns)):
         headings += (interval_heading(columns),)
-        intervals = [str(latency_interval(row) or "") for row in columns]
+        chip = (m.unit for name, m in measures.items() if name.startswith("chip_latency_ms"))
+        unit = next(chip, "ms")
+        found = [latency_interval(row) for row in columns]
+        intervals = [interval.in_unit(unit) if interval else "" for interval in found]
         rows = [(*row, text) for row, text in zip(rows, intervals, strict=True)]
     return listing(headings, rows, right=headings[1:])
 
@@ -643,8 +695,4 @@ def _say_searches(searches: list[SeenSearch]) -> None:
         click.echo("(+N): results taken over from earlier searches")
 
 
-COMMANDS = (
-    search,
-    train_pareto,
-    searches,
-)
+COMMANDS = (search,)

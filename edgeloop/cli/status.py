@@ -22,6 +22,8 @@ from edgeloop.cli.app import (
     interval_option,
     opened,
     tag_option,
+    threshold_option,
+    unsteady_option,
     watch_option,
 )
 from edgeloop.cli.terminal import (
@@ -39,7 +41,7 @@ from edgeloop.cli.terminal import (
 from edgeloop.cli.terminal import watch as show
 
 if TYPE_CHECKING:
-    from edgeloop.models.columns import Column, Row
+    from edgeloop.models.columns import Column
     from edgeloop.models.plan import StageRecord
     from edgeloop.store import Values
     from edgeloop.workspace import Workspace
@@ -51,7 +53,6 @@ if TYPE_CHECKING:
 @tag_option
 @click.option(
     "--state",
-    "--status",
     "states",
     multiple=True,
     metavar="WORD",
@@ -60,6 +61,8 @@ if TYPE_CHECKING:
 @click.option("--node", help="Only models that this machine works on.")
 @click.option("--locked", is_flag=True, help="Only models that a runner or another tool holds.")
 @click.option("--device", help="Only models measured on this chip or device.")
+@unsteady_option
+@threshold_option
 @click.option("--stage", help="Only models for which this stage is running or could start.")
 @click.option(
     "--sort",
@@ -80,6 +83,8 @@ def status(
     node: str | None,
     locked: bool,
     device: str | None,
+    unsteady: bool,
+    threshold: float,
     stage: str | None,
     sort: str | None,
     columns: str | None,
@@ -103,6 +108,10 @@ def status(
 
     Example: edgeloop status 'brave-*' --csv results.csv
 
+    --unsteady shows how much the runs of each model differ on the same board, and beside it how
+    much equal boards differ, which does not count. 'edgeloop reset --unsteady' benchmarks them
+    again.
+
     Example: edgeloop status --state failed --state running
 
     Example: edgeloop status --sort latency_ms --columns name,latency_ms,f1_1k,device
@@ -122,19 +131,21 @@ def status(
             node=node,
             is_locked=locked,
             device=device,
+            most_spread=threshold if unsteady else None,
             stage=stage,
         )
+        shown_columns = columns or (_SPREAD_COLUMNS if unsteady else None)
 
         def read() -> list[Values]:
-            wanted = _table_columns(columns, sort)
+            wanted = _table_columns(shown_columns, sort)
             rows = models.for_table(wanted)
-            further = [] if columns else _further_columns(rows)
+            further = [] if shown_columns else _further_columns(rows)
             if further:
                 rows = models.for_table([*wanted, *further])
             return in_order(rows, _checked_sort(sort or "state", rows))
 
         def text(rows: Sequence[Values], screen: Screen, live: bool = False) -> str:
-            return model_table(rows, screen, _chosen(columns, rows), live)
+            return model_table(rows, screen, _chosen(shown_columns, rows), live)
 
         if watch:
             show(lambda screen: text(read(), screen, live=True), interval)
@@ -154,6 +165,8 @@ def status(
         if rows_left_out() > left_out:
             place = f"experiment '{workspace.experiment}' ({shown(workspace.store.description)})"
             hint = f"No model can be read in {place}. Next: edgeloop store check"
+        elif unsteady and workspace.find(names):
+            hint = f"No model's benchmark varies by more than {threshold:g} %."
         else:
             is_filtered = bool(states or node or locked or device or stage or names)
             hint = no_models(workspace, tag, is_filtered)
@@ -185,6 +198,7 @@ class _Selection:
     node: str | None
     is_locked: bool
     device: str | None
+    most_spread: float | None
     stage: str | None
 
     def stream(self, bookkeeping: bool = False) -> Iterator[Values]:
@@ -218,12 +232,13 @@ class _Selection:
         at_work = [name for name, values in rows.items() if is_at_work(values)]
         for name, stages in catalog.stages_of(at_work):
             rows[name] = {**rows[name], "stages": stages}
-        if self.device is None and not self.states and self.node is None and not self.is_locked:
+        filters = (self.device, self.node, self.most_spread)
+        if all(each is None for each in filters) and not self.states and not self.is_locked:
             return list(rows.values())
         return list(filter(self._has, rows.values()))
 
     def _has(self, row: Values) -> bool:
-        from edgeloop.models.columns import ran_on
+        from edgeloop.models.columns import ran_on, run_spread
         from edgeloop.models.plan import holders_of, is_on, records_of
         from edgeloop.models.queue import ready_at
 
@@ -237,6 +252,8 @@ class _Selection:
         if self.node is not None and not any(is_on(o, self.node) for o in holders_of(row)):
             return False
         if self.is_locked and not holders_of(row):
+            return False
+        if self.most_spread is not None and not run_spread(row) > self.most_spread:
             return False
         if self.stage is None:
             return True
@@ -322,7 +339,7 @@ def _table_columns(chosen: str | None, sort: str | None) -> list[str]:
 
     weighted = [column.name for column in COLUMNS.values() if column.weight is not None]
     images = [f"{name}_images" for name in SCORE_COLUMNS]
-    others = ["error", "metric", "boards", "total_inference_avg", "targets"]
+    others = ["error", "metric", "boards", "total_inference_avg", "targets", "stdev", "run_spread"]
     usual = [*weighted, *SCORE_COLUMNS, *images, *AGREEMENT_COLUMNS, *ESTIMATE_COLUMNS, *others]
     named = [*_names(chosen), *([sort.partition(":")[0]] if sort else [])]
     suffixes = {split_place(column_named(name))[1] for name in named} - {""}
@@ -388,6 +405,7 @@ _MOST_IN_MEMORY = 32_000_000  # bytes of rows to be sorted
 _INTERVAL_WEIGHT, _CHOSEN_WEIGHT, _USUAL_WEIGHT, _FURTHER_WEIGHT = 60, 50, 30, 20
 # Of a further device, a table shows its latency and this score.
 FURTHER_SCORE = "f1_1k"
+_SPREAD_COLUMNS = "name,latency_ms,run_spread,board_spread,status"
 _OF_LATENCY = ("mean", "total_inference_avg", "latency_kind", "latency_missing_ops")
 
 
@@ -398,9 +416,16 @@ def model_table(
     with the screen."""
     now = time.time()
     names = list(chosen) or _usual_columns(rows)
-    cells = zip(*(map(_cells_of(name, now), rows) for name in names), strict=True)
+    measures = [_measure(name, rows) for name in names]
+    cells = zip(
+        *(
+            map(_cells_of(name, measure, now), rows)
+            for name, measure in zip(names, measures, strict=True)
+        ),
+        strict=True,
+    )
     states = [_state(row, now)[1] for row in rows] if screen.width is not None else []
-    titles = _titles(rows, names)
+    titles = _titles(rows, names, measures)
     columns = [
         _column(name, title, bool(chosen)) for name, title in zip(names, titles, strict=True)
     ]
@@ -482,13 +507,19 @@ def _has_value(column: Column, row: Values) -> bool:
     return value is not None and value != ""
 
 
-def _titles(rows: Sequence[Values], names: Sequence[str]) -> list[str]:
-    from edgeloop.models.columns import column_of, interval_heading, score_meaning
+def _measure(name: str, rows: Sequence[Values]) -> Column:
+    """In the unit of the whole column; an interval is in the unit of the latency beside it."""
+    from edgeloop.models.columns import LATENCY, column_in_unit
+
+    return column_in_unit(LATENCY if name == INTERVAL else name, rows)
+
+
+def _titles(rows: Sequence[Values], names: Sequence[str], measures: Sequence[Column]) -> list[str]:
+    from edgeloop.models.columns import interval_heading, score_meaning
 
     meaning = score_meaning(rows)
     titles = []
-    for name in names:
-        column = column_of(name)
+    for name, column in zip(names, measures, strict=True):
         if name == INTERVAL:
             titles.append(interval_heading(rows))
         elif column.group == "score":
@@ -515,11 +546,10 @@ def _column(name: str, title: str, is_chosen: bool) -> TableColumn:
     return TableColumn(title, weight, None if is_number else column.width, right=is_number)
 
 
-def _cells_of(name: str, now: float) -> Callable[[Values], str]:
-    """How to write this column of a row. What the column is, is asked once and not per row."""
-    from edgeloop.models.columns import LATENCY, column_of, latency_interval, recovery_of
+def _cells_of(name: str, column: Column, now: float) -> Callable[[Values], str]:
+    """How to write this column of a row, in the unit of `column`."""
+    from edgeloop.models.columns import LATENCY, interval_cell, latency_cell, recovery_of
 
-    column = column_of(name)
     is_count, is_score = _is_count(column), column.places is not None
     is_agreement = column.group == "agreement"
 
@@ -537,7 +567,7 @@ def _cells_of(name: str, now: float) -> Callable[[Values], str]:
             return f"{value:.3g}"
         if isinstance(value, int | float) and not isinstance(value, bool) and _number(value):
             is_exact = isinstance(value, int) and column.factor == 1
-            return str(value) if is_exact else f"{column.factor * value:.4g}"
+            return str(value) if is_exact else column.text(column.factor * value)
         return str(value)
 
     def recovery(row: Values) -> str:
@@ -546,29 +576,11 @@ def _cells_of(name: str, now: float) -> Callable[[Values], str]:
 
     special: dict[str, Callable[[Values], str]] = {
         "status": lambda row: _state(row, now)[0],
-        LATENCY + column.suffix: _latency(column.suffix),
-        INTERVAL: lambda row: str(latency_interval(row) or ""),
+        LATENCY + column.suffix: lambda row: latency_cell(row, column, has_spread=False),
+        INTERVAL: lambda row: interval_cell(row, column),
         "recovery": recovery,
     }
     return special.get(name, cell)
-
-
-def _latency(suffix: str = "") -> Callable[[Values], str]:
-    """An estimate is always marked as one, and so is a lower bound. `suffix` is that of a further
-    device's columns."""
-    from edgeloop.models.columns import is_estimate, is_lower_bound, mean_latency_ms, unplaced
-
-    def cell(row: Row) -> str:
-        if suffix:
-            row = unplaced(row, suffix)
-        latency_ms = mean_latency_ms(row)
-        if not latency_ms:
-            return ""
-        if not is_estimate(row):
-            return f"{latency_ms:.3g}"
-        return f"≥ {latency_ms:.3g} est" if is_lower_bound(row) else f"{latency_ms:.3g} est"
-
-    return cell
 
 
 def _state(row: Values, now: float) -> tuple[str, str]:

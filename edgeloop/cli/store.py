@@ -36,7 +36,7 @@ SHOWN = 50
 
 @click.group(name="store")
 def store_group() -> None:
-    """Check a store for damage, repair it, and upgrade it.
+    """Check, repair and upgrade a store.
 
     Example: edgeloop store check --content
     """
@@ -126,7 +126,7 @@ def repair(
 @store_option
 @json_option
 def upgrade(dry_run: bool, force: bool, store: str | None, as_json: bool) -> None:
-    """Bring the store of an older version up to date.
+    """Bring an older store up to date.
 
     A store says which schema it has. Steps that older versions can live with are taken by the
     first change that a newer version makes; others, which shut older versions out, only by this

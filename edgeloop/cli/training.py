@@ -1,4 +1,4 @@
-"""train and export: from an architecture to a trained model and its ONNX file."""
+"""arch train and arch export: from an architecture to a trained model and its ONNX file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeloop.cli.app import dataset_folder, json_option, load_settings
+from edgeloop.cli.app import dataset_folder, json_option, load_settings, output_option
 from edgeloop.cli.terminal import (
     INTERRUPT_SENTENCES,
     StepBar,
@@ -41,7 +41,16 @@ _size_option = click.option(
 )
 
 
-@click.command()
+@click.group()
+def arch() -> None:
+    """Train or export one architecture.
+
+    An architecture is a JSON file: that of a candidate of a search, or an ArchConfig of Microsoft
+    Archai's stacked hourglass.
+    """
+
+
+@arch.command()
 @_arch_argument
 @click.option("--dataset", required=True, type=_path, help="Folder of images, for example faces/.")
 @click.option("--epochs", default=1, show_default=True, help="Passes over the training set.")
@@ -85,14 +94,16 @@ _size_option = click.option(
     help="Use torch.compile.  [default: on long GPU runs]",
 )
 @click.option(
-    "--out",
+    "--output",
+    "-o",
     type=_path,
+    metavar="FOLDER",
     envvar="EDGELOOP_OUTPUT_DIR",
-    help="Output folder  [default: the job's outputs, else outputs/ID]",
+    help="Folder of the results  [default: the job's outputs, else outputs/ID]",
 )
 @click.option("--cache", type=_path, help="Cache of decoded images  [default: .edgeloop/prepared]")
 @click.option(
-    "--resume/--fresh", default=True, help="Continue from a checkpoint in --out, or start over."
+    "--resume/--fresh", default=True, help="Continue from a checkpoint in --output, or start over."
 )
 @json_option
 def train(
@@ -113,7 +124,7 @@ def train(
     device: str,
     threads: int,
     compiles: bool | None,
-    out: Path | None,
+    output: Path | None,
     cache: Path | None,
     resume: bool,
     as_json: bool,
@@ -128,10 +139,10 @@ def train(
     rate of a tenth or so: for what `runner --recover` cannot win back. What is exported is a plain
     float model.
 
-    Example: edgeloop train arch.json --dataset faces/ --epochs 30 --out trained/
+    Example: edgeloop arch train arch.json --dataset faces/ --epochs 30 -o trained/
 
-    Example: edgeloop train arch.json --dataset faces/ --qat trained/checkpoint.pt --out robust/
-    --learning-rate 4e-4 --epochs 3
+    Example: edgeloop arch train arch.json --dataset faces/ --qat trained/checkpoint.pt
+    -o robust/ --learning-rate 4e-4 --epochs 3
     """
     from edgeloop.paths import outputs
     from edgeloop.search.nets.plan import TrainingPaths, TrainingPlan
@@ -153,9 +164,9 @@ def train(
         threads=threads,
         compile=compiles,
     )
-    arch = _architecture(arch_file, classes, size, data, task)
-    paths = TrainingPaths(data, out or outputs(arch.id), cache, settings.project)
-    result = _train(arch, plan, paths, resume)
+    architecture = _architecture(arch_file, classes, size, data, task)
+    paths = TrainingPaths(data, output or outputs(architecture.id), cache, settings.project)
+    result = _train(architecture, plan, paths, resume)
     if as_json:
         print_json([{**vars(result), "out": str(paths.out)}])
     else:
@@ -165,11 +176,9 @@ def train(
         click.echo(f"{result.arch_id}: {scores} after {epoch} → {paths.out}")
 
 
-@click.command()
+@arch.command()
 @_arch_argument
-@click.option(
-    "-o", "--output", required=True, type=_path, help="File to write, for example net.onnx."
-)
+@output_option("File to write, for example net.onnx.", required=True)
 @click.option("--weights", type=_path, help="A checkpoint.pt  [default: untrained weights]")
 @click.option("--seed", default=0, show_default=True, help="Seed of untrained weights.")
 @click.option(
@@ -192,25 +201,25 @@ def export(
 
     An untrained model has the same latency on a chip as the trained one.
 
-    Example: edgeloop export arch.json -o net.onnx --weights trained/checkpoint.pt
+    Example: edgeloop arch export arch.json -o net.onnx --weights trained/checkpoint.pt
     """
     from edgeloop.search.nets.export import export_onnx
     from edgeloop.search.nets.plan import load_weights
     from edgeloop.search.nets.spaces import build
 
-    arch = _architecture(arch_file, classes, size)
-    net = build(arch, seed, load_settings().project)
+    architecture = _architecture(arch_file, classes, size)
+    net = build(architecture, seed, load_settings().project)
     if weights is not None:
-        load_weights(net, arch, weights)
-    export_onnx(net, arch, output)
+        load_weights(net, architecture, weights)
+    export_onnx(net, architecture, output)
     parameters = sum(p.numel() for p in net.parameters())
     if as_json:
-        print_json([{"id": arch.id, "file": str(output), "parameters": parameters}])
+        print_json([{"id": architecture.id, "file": str(output), "parameters": parameters}])
     else:
-        click.echo(f"{arch.id} ({parameters / 1e6:.2f}M parameters) → {output}")
+        click.echo(f"{architecture.id} ({parameters / 1e6:.2f}M parameters) → {output}")
 
 
-COMMANDS = (train, export)
+COMMANDS = (arch,)
 
 
 def _architecture(
@@ -252,7 +261,7 @@ def _train(
 
     checkpoint = paths.out / "checkpoint.pt"
     again = f"Stopped; {shown(str(checkpoint))} is kept. Run it again to continue from there."
-    say_on_interrupt(lambda: again if checkpoint.exists() else INTERRUPT_SENTENCES["train"])
+    say_on_interrupt(lambda: again if checkpoint.exists() else INTERRUPT_SENTENCES["arch train"])
     with step_bar(f"training {arch.id}, steps") as bar:
         return train_net(arch, plan, paths, resume=resume, progress=_shown_on(bar))
 

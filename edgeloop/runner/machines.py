@@ -186,7 +186,7 @@ class DeviceUse:
 
     @property
     def values(self) -> dict[str, Value]:
-        """As `usage` prints it as JSON and CSV."""
+        """As `devices usage` prints it as JSON and CSV."""
         return {
             "machine": self.machine,
             "device": self.device,

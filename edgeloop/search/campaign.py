@@ -332,7 +332,7 @@ class Search:
         )
 
     def _utilisation(self) -> dict[str, float]:
-        """Also kept in the folder, for `edgeloop searches` and the portal."""
+        """Also kept in the folder, for `edgeloop search show` and the portal."""
         shares = utilisation_of(self._training, self.config.workers, self._models.gpu_utilisation)
         if shares:
             write_atomic(self.folder / UTILISATION, json.dumps(shares) + "\n")
@@ -464,7 +464,7 @@ def search_folder(config: SearchConfig, settings: Settings) -> Path:
 
 
 # Training the candidates of a search, here or as jobs on a compute; and, afterwards, the full
-# training of its front (`train-pareto`).
+# training of its front (`search train`).
 
 
 HERE = "here"

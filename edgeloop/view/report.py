@@ -25,12 +25,16 @@ from edgeloop.models.columns import (
     LATENCY,
     RECOVERY_HEADINGS,
     SCORE_COLUMNS,
+    Column,
     RecoverySummary,
     Row,
+    column_in_unit,
     column_of,
+    interval_cell,
     interval_heading,
     is_estimate,
-    latency_interval,
+    is_latency,
+    latency_cell,
     latency_notes,
     number,
     recovery_of,
@@ -53,13 +57,7 @@ from edgeloop.view.charts import (
 )
 from edgeloop.view.drawing import HEIGHT, NARROW, WIDTH, font_faces, to_page_parts
 from edgeloop.view.front import ALL_DEVICES, Pareto, device_note, one_device, pareto_of
-from edgeloop.view.measures import (
-    ColumnObjective,
-    is_latency,
-    latency_cell,
-    measure_of,
-    seen_from,
-)
+from edgeloop.view.measures import ColumnObjective, measure_of
 from edgeloop.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -149,7 +147,7 @@ def render(
     pareto, device = one_device(whole, report.device)
     note = device_note(whole, device)
     columns = [
-        column
+        column_in_unit(column, report.rows)
         for column in _side_by_side()
         if any(not math.isnan(measure_of(column).of(row)) for row in report.rows)
     ]
@@ -184,7 +182,12 @@ def render(
         fonts=_trusted(font_faces()),
         note=note,
         folded_from=FOLDED_FROM,
-        columns=[measure_of(column, score_meaning(report.rows)) for column in columns],
+        columns=[
+            measure_of(column.name, score_meaning(report.rows))
+            if column.group == "score"
+            else column
+            for column in columns
+        ],
         models=models,
         front=[model for model in models if model.is_front],
         agreement=[measure_of(column) for column in AGREEMENT_COLUMNS],
@@ -276,7 +279,7 @@ def _side_by_side() -> list[str]:
 def _models(
     report: ReportData,
     pareto: Pareto,
-    columns: Sequence[str],
+    columns: Sequence[Column],
     progress: Callable[[int, int], None],
 ) -> list[_Model]:
     """The front first, best first; then the other comparable models, then the rest."""
@@ -296,7 +299,7 @@ def _models(
 
 
 def _model(
-    row: Row, anchor: str, is_front: bool, columns: Sequence[str], report: ReportData
+    row: Row, anchor: str, is_front: bool, columns: Sequence[Column], report: ReportData
 ) -> _Model:
     name = str(row.get("name", ""))
     evidence = report.evidence.get(name, Evidence())
@@ -311,9 +314,7 @@ def _model(
         row=row,
         cells=cells,
         short=" · ".join(
-            f"{measure_of(c).heading} {text}"
-            for c, text in zip(columns, cells, strict=True)
-            if text
+            f"{c.heading} {text}" for c, text in zip(columns, cells, strict=True) if text
         ),
         values=[(column, column_of(column).meaning, str(row[column])) for column in shown],
         files=sorted({file for record in records_of(row).values() for file in record.files}),  # type: ignore[arg-type]
@@ -363,15 +364,12 @@ def _facts(rows: Sequence[Row], pareto: Pareto) -> list[tuple[str, str]]:
     return facts
 
 
-def _cell(column: str, row: Row) -> str:
-    measure = measure_of(column)
-    text = measure.text(measure.of(row))
-    if is_latency(column):
-        interval = latency_interval(seen_from(column, row))
+def _cell(measure: Column, row: Row) -> str:
+    if is_latency(measure.name):
+        interval = interval_cell(row, measure)
         return latency_cell(row, measure) + (f", {interval}" if interval else "")
-    if not text:
-        return str(row[column]) if row.get(column) == "n/a" else ""
-    return text
+    text = measure.text(measure.of(row))
+    return text or ("n/a" if row.get(measure.name) == "n/a" else "")
 
 
 def provenance(

@@ -96,17 +96,17 @@ def test_an_arch_config_trains_with_the_classes_of_the_dataset(
         out = tmp_path / f"out{classes}"
         given = ["--dataset", dataset, "--size", str(SIZE), "--steps", "2", "--batch", "4"]
         done = CliRunner().invoke(
-            app, ["train", str(ARCH_CONFIG), *given, "--out", str(out), *more]
+            app, ["arch", "train", str(ARCH_CONFIG), *given, "--output", str(out), *more]
         )
         assert done.exit_code == 0, done.output
         output = onnx.load_model(str(out / "model.onnx")).graph.output[0]
         sides = [dim.dim_value for dim in output.type.tensor_type.shape.dim]
         assert sides == [1, classes, SIZE, SIZE]
         assert json.loads((out / "arch.json").read_text())["classes"] == classes
-    again = ["export", str(out / "arch.json"), "-o", "again.onnx"]
+    again = ["arch", "export", str(out / "arch.json"), "-o", "again.onnx"]
     assert CliRunner().invoke(app, again).exit_code == 0
     for wrong, said in (
-        (["export", str(ARCH_CONFIG), "-o", "net.onnx"], "--classes"),
+        (["arch", "export", str(ARCH_CONFIG), "-o", "net.onnx"], "--classes"),
         ([*again, "--size", "128"], "says its classes and size itself"),
     ):
         done = CliRunner().invoke(app, wrong)

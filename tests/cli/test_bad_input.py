@@ -122,8 +122,8 @@ def test_a_bad_experiment_is_refused(edgeloop: Edgeloop, project: Path, name: st
 
 @pytest.mark.parametrize(
     "arguments",
-    [["status"], ["list"], ["download", "x"], ["reset", "x"], ["delete", "x"], ["unlock", "x"],
-     ["priority", "x", "1"], ["experiments"]],
+    [["status"], ["download", "--list"], ["download", "x"], ["reset", "x"], ["delete", "x"],
+     ["unlock", "x"], ["priority", "x", "1"], ["experiment", "list"]],
     ids=" ".join,
 )  # fmt: skip
 @pytest.mark.parametrize("name", ["../x", ""])

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 KEY = base64.b64encode(b"the key that nobody may ever see").decode()
 PASSWORD = "pw-that-nobody-may-see"
 SECRETS = (KEY, PASSWORD, KEY.rstrip("="), "nobody-may", "bm9ib2R5")
-VERBS = [["status"], ["upload", "net.onnx"], ["delete", "x"], ["experiments"]]
+VERBS = [["status"], ["upload", "net.onnx"], ["delete", "x"], ["experiment", "list"]]
 
 
 @pytest.fixture(autouse=True)

@@ -77,7 +77,7 @@ def interrupted(folder: Path, line: str, is_time: Callable[[], bool]) -> tuple[i
 
 
 def test_a_training_keeps_its_checkpoint(folder: Path):
-    line = "train arch.json --dataset data/working/faces --out trained --epochs 100000"
+    line = "arch train arch.json --dataset data/working/faces -o trained --epochs 100000"
     checkpoint = folder / "trained/checkpoint.pt"
     code, said = interrupted(folder, f"{line} --device cpu", checkpoint.exists)
     assert (code, said[-1]) == (130, KEPT), said
@@ -87,7 +87,7 @@ def test_a_training_keeps_its_checkpoint(folder: Path):
 
 @pytest.mark.soak
 def test_a_front_keeps_the_models_that_were_trained(folder: Path):
-    line = "train-pareto laptop --epochs 2 --no-publish"
+    line = "search train laptop --epochs 2 --no-publish"
     code, said = interrupted(folder, line, lambda: bool(_models(folder)))
     assert (code, said[-1]) == (130, OF_FRONT), said
     assert "Traceback" not in "\n".join(said) and "IoU" in said[0]

@@ -73,12 +73,12 @@ LISTINGS = {
     "queue": "",
     "fleet status": "2 fleets: 2 unsupervised",
     "job list": "2 jobs: 2 queued",
-    "experiments": "2 experiments: 63 models",
-    "searches": "2 searches: 6 candidates",
-    "usage": "3 devices, 1 day: 129600 s in use",
+    "experiment list": "2 experiments: 63 models",
+    "search list": "2 searches: 6 candidates",
+    "devices usage": "3 devices, 1 day: 129600 s in use",
     "data list": "2 datasets: 2 files, 2 B",
-    "steady": "61 of 62 models",
-    "list": "2 files of 2 models, 3.0 kB",
+    "status --unsteady": "61 models",
+    "download --list": "2 files of 2 models, 3.0 kB",
 }
 
 

@@ -45,13 +45,13 @@ def test_commands_that_read_change_nothing(version: str, project: Path, edgeloop
     assert "does not fit" in rows["failed"]["error"]
     assert rows["held"]["node"] == "old-machine:runner"
     assert edgeloop("status", "-e", "second", "--json").json[0]["priority"] == 3
-    files = {row["file"] for row in edgeloop("list", "complete", "--json").json}
+    files = {row["file"] for row in edgeloop("download", "--list", "complete", "--json").json}
     assert {"complete.onnx", "complete.quant.onnx", "perf_results_2.csv"} <= files
-    assert edgeloop("download", "complete", "--to", "here").code == 0
+    assert edgeloop("download", "complete", "--output", "here").code == 0
     found = {path.name for path in (project / "here").rglob("*") if path.is_file()}
     assert found >= files
-    assert edgeloop("queue", "--json").code == edgeloop("usage", "--json").code == 0
-    assert edgeloop("experiments").code == 0
+    assert edgeloop("queue", "--json").code == edgeloop("devices", "usage", "--json").code == 0
+    assert edgeloop("experiment", "list").code == 0
     assert content(project) == before
 
 
@@ -88,7 +88,7 @@ def test_reset_and_upload_bring_it_up_to_date(version: str, project: Path, edgel
     assert schema() == SCHEMA
     rows = {row["name"]: row for row in edgeloop("status", "--json").json}
     assert rows["complete"]["status"] == "waiting" and "f1_1k" not in rows["complete"]
-    said = edgeloop("download", "complete", "--to", "here")
+    said = edgeloop("download", "complete", "--output", "here")
     assert said.code == 0
     model = next((project / "here").rglob("complete.onnx"))
     assert "complete" in edgeloop("upload", str(model)).out, "its content is known"
@@ -125,10 +125,10 @@ def say(**columns: int | str) -> None:
 READING = (
     ("status",),
     ("status", "--json"),
-    ("list",),
+    ("download", "--list"),
     ("download", "complete"),
     ("queue",),
-    ("experiments",),
+    ("experiment", "list"),
     ("store", "check"),
     ("pareto",),
 )

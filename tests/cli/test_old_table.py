@@ -120,18 +120,20 @@ def test_the_table_shows_seconds_as_milliseconds_and_keeps_not_applicable(
 def test_reading_changes_nothing(account: str, table: TableClient, edgeloop: Edgeloop):
     before = {name: (raw(table, name), table.get_entity("main", name).metadata) for name in ROWS}
     edgeloop("status")
-    edgeloop("list")
-    edgeloop("download", "lazy-gecko", "--to", "out")
+    edgeloop("download", "--list")
+    edgeloop("download", "lazy-gecko", "--output", "out")
     after = {name: (raw(table, name), table.get_entity("main", name).metadata) for name in ROWS}
     assert after == before
 
 
 def test_the_experiment_is_listed_and_the_usage_table_is_not(account: str, edgeloop: Edgeloop):
-    assert edgeloop("experiments", "--json").json == [{"name": EXPERIMENT, "models": len(ROWS)}]
+    assert edgeloop("experiment", "list", "--json").json == [
+        {"name": EXPERIMENT, "models": len(ROWS)}
+    ]
 
 
 def test_list_and_download_give_the_files(account: str, edgeloop: Edgeloop, project: Path):
-    listed = edgeloop("list", "--json").json
+    listed = edgeloop("download", "--list", "--json").json
     found: dict[str, list[str]] = {}
     for item in listed:
         found.setdefault(item["name"], []).append(item["file"])
@@ -139,7 +141,7 @@ def test_list_and_download_give_the_files(account: str, edgeloop: Edgeloop, proj
         model: sorted(files) for model, files in OLD["files"].items()
     }
     assert found["wonderful-beagle"][:2] == ["model.quant.dlc", "model.dlc"], "to deploy: first"
-    assert edgeloop("download", "wonderful-beagle", "--to", "out").code == 0
+    assert edgeloop("download", "wonderful-beagle", "--output", "out").code == 0
     assert {path.name: path.read_bytes() for path in (project / "out").iterdir()} == {
         file: content("wonderful-beagle", file) for file in OLD["files"]["wonderful-beagle"]
     }

@@ -27,9 +27,9 @@ def run(
 
 @pytest.mark.parametrize(
     "words",
-    ["status", "experiments", "list", "download x", "delete x -y", "reset x", "queue", "usage",
-     "pareto", "gc --yes", "data list", "data pull faces", "fleet status", "store check",
-     "store repair", "runner", "runner --once", "runner --drain"],
+    ["status", "experiment list", "download --list", "download x", "delete x -y", "reset x",
+     "queue", "devices usage", "pareto", "gc --yes", "data list", "data pull faces", "fleet status",
+     "store check", "store repair", "runner", "runner --once", "runner --drain"],
 )  # fmt: skip
 def test_a_named_store_that_is_not_there_is_an_error_of_reading_commands(
     run: Command, tmp_path: Path, words: str
@@ -71,7 +71,8 @@ def test_a_portal_does_not_begin_on_what_is_no_store(
 
 @pytest.mark.parametrize(
     "words",
-    ["status", "list", "queue", "usage", "experiments", "pareto", "devices", "job list", "searches",
+    ["status", "download --list", "queue", "devices usage", "experiment list", "pareto", "devices",
+     "job list", "search list",
      "data list", "fleet status", "secrets scan", "report -o r.html"],
 )  # fmt: skip
 def test_where_the_project_is_not_the_current_folder_the_first_line_says_so(
@@ -112,8 +113,8 @@ def test_commands_in_a_subfolder_see_the_data_of_the_project(
     "words",
     ["upload gone", "inspect gone", "bench gone", "search gone.yaml", "job submit gone.yaml",
      "run gone", "runner --calibration gone", "runner --dataset gone --drain", "layers ./gone",
-     "gate gone gone", "data push ./gone", "train gone --dataset gone", "upload gone.onnx",
-     "precision gone.onnx", "export gone -o x.onnx"],
+     "gate gone gone", "data push ./gone", "arch train gone --dataset gone", "upload gone.onnx",
+     "precision gone.onnx", "arch export gone -o x.onnx"],
 )  # fmt: skip
 def test_what_is_not_found_is_named_with_its_whole_path(
     run: Command, project: Path, words: str
@@ -134,10 +135,11 @@ def test_data_beside_the_folders_of_datasets_is_pointed_at(run: Command, project
 
 
 EMPTY = {
-    "status": "No models", "list": "No models", "pareto": "No models", "reset *": "No models",
-    "status --csv -": "No models", "steady": "No models",
+    "status": "No models", "download --list": "No models", "pareto": "No models",
+    "reset *": "No models",
+    "status --csv -": "No models", "status --unsteady": "No models",
     "job list": "No jobs", "job status": "No jobs", "data list": "No datasets",
-    "searches": "No search", "usage": "No device was used",
+    "search list": "No search", "devices usage": "No device was used",
 }  # fmt: skip
 
 
@@ -165,16 +167,19 @@ def test_what_is_misspelt_gets_the_nearest_name(run: Command, project: Path) -> 
     with Workspace.open(experiment="laptop") as workspace:
         workspace.upload(save_tiny(project / "net.onnx"), "calm-heron", tags=["unet"])
     assert "did you mean 'laptop' (1 model)?" in run("status", "-e", "lapto").out
-    for words in ("status", "list", "pareto", "queue", "steady", "experiments", "report"):
-        said = run(words, "-e", "lapto")
+    for words in (
+        *("status", "download --list", "pareto", "queue", "status --unsteady"),
+        *("experiment list", "report"),
+    ):
+        said = run(*words.split(), "-e", "lapto")
         assert said.code == 0, said.err
         assert "did you mean 'laptop' (1 model)?" in said.out + said.err, words
     said = run("status", "-e", "laptop", "--tag", "une")
     assert said.code == 0 and "has the tag 'une'; did you mean 'unet'?" in said.out
-    for words in ("status", "download", "compare", "reset", "delete", "list"):
-        near = run(words, "calm-hern", "-e", "laptop").sentence
+    for words in ("status", "download", "compare", "reset", "delete", "download --list"):
+        near = run(*words.split(), "calm-hern", "-e", "laptop").sentence
         assert "no model 'calm-hern' in experiment 'laptop'; did you mean 'calm-heron'?" in near
-        assert "there is one in 'laptop'" in run(words, "calm-heron").sentence
+        assert "there is one in 'laptop'" in run(*words.split(), "calm-heron").sentence
     empty = run("priority", "x-*", "0").sentence
     assert "in experiment 'default', which has no models; 1 in 'laptop'." in empty
 
@@ -228,7 +233,11 @@ def test_files_that_are_not_mounted_are_said_by_those_who_need_them(
         workspace.upload(save_tiny(project / "net.onnx"), "calm-heron", check=False)
     (project / ".edgeloop" / "blobs").rename(project / "elsewhere")
     assert run("status").code == 0
-    for words in (["list", "calm-heron"], ["download", "calm-heron"], ["delete", "calm-heron"]):
+    for words in (
+        ["download", "--list", "calm-heron"],
+        ["download", "calm-heron"],
+        ["delete", "calm-heron"],
+    ):
         said = run(*words).sentence
         assert "their folder is missing, and may be on a disk" in said
         assert "check that it is mounted" in said and "server" not in said

@@ -44,7 +44,7 @@ def verified(unit: Path) -> str:
 
 def test_systemd_waits_longer_than_the_grace_period(folder: Path) -> None:
     texts = [
-        call("install", "runner", *more, "--print").output
+        call("install", "runner", *more, "--dry-run").output
         for more in ((), ("--grace", "600"), ("--grace=600",))
     ]
     assert ["TimeoutStopSec=90\n" in text for text in texts] == [True, False, False]
@@ -111,7 +111,7 @@ def test_what_no_service_can_have_is_refused_before_anything_is_written(
 
 
 def test_print_writes_nothing(folder: Path) -> None:
-    done = call("install", "portal", "--system", "--into", str(folder), "--print")
+    done = call("install", "portal", "--system", "--into", str(folder), "--dry-run")
     assert "ExecStart=" in done.output and "WantedBy=multi-user.target" in done.output
     assert not folder.exists()
 

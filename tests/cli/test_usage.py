@@ -1,4 +1,4 @@
-"""usage: one line per machine, device and day, for people and programs."""
+"""devices usage: one line per machine, device and day, for people and programs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def used(project: Path) -> Path:
 
 
 def test_each_machine_has_a_line_for_each_device(used: Path, edgeloop: Edgeloop) -> None:
-    heading, *lines = [line.split() for line in edgeloop("usage").out.splitlines()]
+    heading, *lines = [line.split() for line in edgeloop("devices", "usage").out.splitlines()]
     assert heading == ["machine", "device", "day", "uses", "seconds", "of", "the", "day"]
     assert lines == [
         [*filter(None, (machine, device)), "2026-11-15", str(uses), f"{seconds:.0f}", share, "%"]
@@ -52,16 +52,16 @@ def test_programs_get_the_same_as_json_and_csv(used: Path, edgeloop: Edgeloop) -
         {"machine": machine, "device": device, "day": "2026-11-15", "seconds": s, "uses": uses}
         for machine, device, s, uses in USES
     ]
-    assert edgeloop("usage", "--json").json == expected
-    assert edgeloop("usage", "--csv", "usage.csv").out == ""
+    assert edgeloop("devices", "usage", "--json").json == expected
+    assert edgeloop("devices", "usage", "--csv", "usage.csv").out == ""
     assert read_csv(used / "usage.csv") == [
         {name: value for name, value in row.items() if value != ""} for row in expected
     ]
-    assert edgeloop("usage", "--csv", "-").out.splitlines()[:2] == [
+    assert edgeloop("devices", "usage", "--csv", "-").out.splitlines()[:2] == [
         "machine,device,day,seconds,uses",
         ",host,2026-11-15,7200.0,1",
     ]
-    assert edgeloop("usage", "--csv", "-", "--json").code == 2
+    assert edgeloop("devices", "usage", "--csv", "-", "--json").code == 2
 
 
 def test_without_any_use_a_csv_has_its_heading_and_people_are_told_what_to_do(
@@ -69,6 +69,6 @@ def test_without_any_use_a_csv_has_its_heading_and_people_are_told_what_to_do(
 ) -> None:
     with Workspace.open() as workspace:
         workspace.store.models("default").insert("m", {"status": "new"})
-    said = edgeloop("usage", "--csv", "-")
+    said = edgeloop("devices", "usage", "--csv", "-")
     assert said.out == "machine,device,day,seconds,uses\n"
     assert "edgeloop runner" in said.err

@@ -104,7 +104,7 @@ def test_the_version_is_told(edgeloop: Edgeloop):
     [
         ["status", "no-such"],
         ["status", "no-*"],
-        ["list", "no-such"],
+        ["download", "no-such", "--list"],
         ["download", "no-such"],
         ["reset", "no-such"],
         ["delete", "no-such", "--yes"],
@@ -125,15 +125,15 @@ def test_an_empty_store_says_what_to_do_next(edgeloop: Edgeloop, project: Path):
     said = edgeloop("status")
     assert said.code == 0 and "Next: edgeloop upload" in said.out
     assert edgeloop("status", "--json").json == []
-    assert edgeloop("list", "--json").json == []
-    assert edgeloop("experiments", "--json").json == []
+    assert edgeloop("download", "--list", "--json").json == []
+    assert edgeloop("experiment", "list", "--json").json == []
     assert not (project / ".edgeloop").exists()
 
 
 def test_reading_never_makes_an_experiment(herd: dict[str, Path], edgeloop: Edgeloop):
     edgeloop("status", "-e", "other")
-    edgeloop("list", "-e", "other")
-    assert edgeloop("experiments", "--json").json == [{"name": "default", "models": 3}]
+    edgeloop("download", "--list", "-e", "other")
+    assert edgeloop("experiment", "list", "--json").json == [{"name": "default", "models": 3}]
 
 
 # upload
@@ -281,7 +281,7 @@ def test_nan_is_null_in_json(herd: dict[str, Path], edgeloop: Edgeloop):
 
 
 def test_list_shows_every_file(herd: dict[str, Path], edgeloop: Edgeloop):
-    said = edgeloop("list", "brave-*")
+    said = edgeloop("download", "--list", "brave-*")
     assert "weights.bin" in said.out and "a.onnx" in said.out and "c.onnx" not in said.out
 
 
@@ -296,7 +296,7 @@ def test_download_makes_a_folder_of_the_models_name(
 
 
 def test_download_takes_only_what_matches(herd: dict[str, Path], edgeloop: Edgeloop, project: Path):
-    said = edgeloop("download", "brave-owl", "--to", "out", "--match", "*.bin", "--json").json
+    said = edgeloop("download", "brave-owl", "--output", "out", "--match", "*.bin", "--json").json
     assert said == [{"name": "brave-owl", "file": "out/weights.bin"}]
     assert [path.name for path in (project / "out").iterdir()] == ["weights.bin"]
 
@@ -304,7 +304,7 @@ def test_download_takes_only_what_matches(herd: dict[str, Path], edgeloop: Edgel
 def test_download_of_nothing_fails_and_says_so(
     herd: dict[str, Path], edgeloop: Edgeloop, project: Path
 ):
-    said = edgeloop("download", "brave-owl", "--to", "out", "--match", "*.dlc")
+    said = edgeloop("download", "brave-owl", "--output", "out", "--match", "*.dlc")
     assert said.code == 1 and "No file matches '*.dlc'" in said.err
     assert not (project / "out").exists()
     assert edgeloop("download", "brave-owl", "--match", "*.dlc", "--json").code == 1
@@ -315,7 +315,7 @@ def test_download_overwrites_an_older_copy(
 ):
     (project / "out").mkdir()
     (project / "out/c.onnx").write_text("old")
-    assert edgeloop("download", "calm-heron", "--to", "out").code == 0
+    assert edgeloop("download", "calm-heron", "--output", "out").code == 0
     assert (project / "out/c.onnx").read_bytes() == herd["calm-heron"].read_bytes()
 
 
@@ -332,7 +332,7 @@ def test_reset_clears_results_and_stale_files_and_keeps_the_model(
         key = ".attempts/1/model.dlc"
         workspace.store.blobs.put(f"default/calm-heron/{key}", b"dlc")
         leases.commit(lease, Outcome(CONVERTED, {"model.dlc": key}))
-    assert [f["file"] for f in edgeloop("list", "calm-heron", "--json").json] == [
+    assert [f["file"] for f in edgeloop("download", "--list", "calm-heron", "--json").json] == [
         "model.dlc",
         "c.onnx",
     ]
@@ -340,7 +340,9 @@ def test_reset_clears_results_and_stale_files_and_keeps_the_model(
     assert said[0]["reset"] == ["convert", "benchmark", "f1_1k", "f1_1k_f", "f1_10k"]
     row = rows()["calm-heron"]
     assert not set(CONVERTED) & set(row) and row["status"] == "new"
-    assert [f["file"] for f in edgeloop("list", "calm-heron", "--json").json] == ["c.onnx"]
+    assert [f["file"] for f in edgeloop("download", "--list", "calm-heron", "--json").json] == [
+        "c.onnx"
+    ]
 
 
 def test_reset_of_a_stage_that_is_not_there_names_those_that_are(
@@ -466,12 +468,12 @@ def test_a_deleted_model_can_be_uploaded_again(herd: dict[str, Path], edgeloop: 
 
 def test_experiments_are_apart_from_each_other(herd: dict[str, Path], edgeloop: Edgeloop):
     assert edgeloop("upload", herd["calm-heron"], "-e", "2nd_run-1", "--json").json[0]["new"]
-    assert edgeloop("experiments", "--json").json == [
+    assert edgeloop("experiment", "list", "--json").json == [
         {"name": "2nd_run-1", "models": 1},
         {"name": "default", "models": 3},
     ]
-    assert "2nd_run-1" in edgeloop("experiments").out
-    assert edgeloop("experiments", "-e", "default", "--json").json == [
+    assert "2nd_run-1" in edgeloop("experiment", "list").out
+    assert edgeloop("experiment", "list", "-e", "default", "--json").json == [
         {"name": "default", "models": 3}
     ]
     assert len(edgeloop("status", "-e", "2nd_run-1", "--json").json) == 1

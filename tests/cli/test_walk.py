@@ -42,10 +42,10 @@ def test_two_models_go_in_through_every_verb_and_out_again(
     assert "stages" not in rows[small]
 
     # experiments
-    assert command("experiments", "--json").json == [{"name": "walk-2", "models": 2}]
+    assert command("experiment", "list", "--json").json == [{"name": "walk-2", "models": 2}]
 
     # list
-    listed = edgeloop("list", "--json").json
+    listed = edgeloop("download", "--list", "--json").json
     assert sorted((item["name"], item["file"], item["size"]) for item in listed) == sorted(
         [
             (big, "external.onnx", external.stat().st_size),
@@ -55,7 +55,7 @@ def test_two_models_go_in_through_every_verb_and_out_again(
     )
 
     # download
-    assert edgeloop("download", "*", "--to", "back").code == 0
+    assert edgeloop("download", "*", "--output", "back").code == 0
     fetched = {
         p.relative_to(project / "back"): p.read_bytes() for p in files_below(project / "back")
     }

@@ -40,11 +40,13 @@ def complaint(words: list[str], is_whole: bool = True) -> str:
     parent = click.Context(app, info_name="edgeloop", **app.context_settings)
     while isinstance(command, click.Group) and words and not words[0].startswith("-"):
         found = command.get_command(parent, words[0])
+        if found is None and command.params:
+            break
         if found is None:
             return f"there is no command {words[0]!r}"
         command, words = found, words[1:]
         parent = click.Context(command, parent=parent, info_name=command.name)
-    if isinstance(command, click.Group):
+    if isinstance(command, click.Group) and not command.params:
         does_something = words or command.invoke_without_command or not is_whole
         return "" if does_something else "a group of commands does nothing by itself"
     try:

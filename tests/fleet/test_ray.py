@@ -183,7 +183,7 @@ def test_sixty_models_are_done_once_each_while_actors_a_node_and_the_store_die(l
     nets.mkdir()
     for seed in range(MODELS):
         save_classification_model(nets / f"net-{seed}.onnx", size=16, classes=4, seed=seed)
-    lab.shell("edgeloop experiments")  # creates the tables
+    lab.shell("edgeloop experiment list")  # creates the tables
     with psycopg.connect(lab.postgres.url_of(lab.database), autocommit=True) as link:
         link.execute(AUDIT)
     lab.shell("edgeloop fleet up --compute cluster --name reach --runners 4 -e reach")

@@ -22,12 +22,20 @@ COMMANDS = (
     *(
         "status",
         "status --json",
-        "experiments",
-        "list",
+        "experiment list",
+        "download --list",
         "upload new.onnx --no-check",
         "download net",
     ),
-    *("delete net -y", "reset net", "priority net 3", "unlock net", "usage", "queue", "pareto"),
+    *(
+        "delete net -y",
+        "reset net",
+        "priority net 3",
+        "unlock net",
+        "devices usage",
+        "queue",
+        "pareto",
+    ),
     *("gc --yes", "fleet status", "compare net", "runner --once", "runner --drain", "store check"),
 )
 
@@ -98,13 +106,15 @@ def test_a_store_that_cannot_be_read_ends_every_command_with_a_sentence(
         assert damaged.read_bytes() == before
 
 
-@pytest.mark.parametrize("words", ["status", "list", "queue", "pareto", "experiments"])
+@pytest.mark.parametrize(
+    "words", ["status", "download --list", "queue", "pareto", "experiment list"]
+)
 def test_a_row_that_cannot_be_read_is_named_and_the_others_are_shown(
     attempt: Attempt, damaged: Path, words: str
 ) -> None:
     _change(damaged, "UPDATE edgeloop_rows SET data = '{' WHERE key = 'net'")
     ended = attempt(*words.split())
     assert ended.code == 1 and ended.settled.count("the row 'net' of models/default") == 1, ended
-    if words in ("status", "list"):
+    if words in ("status", "download --list"):
         assert "other" in ended.out
     assert "'net' of models/default" in attempt("download", "net").refusal

@@ -20,7 +20,7 @@ FAMILIES: Mapping[str, tuple[Mapping[str, yaml_files.Builder], tuple[str, ...]]]
     "space": (yaml_files.SPACES, ("search", "faces.yaml")),
     "ignore": (yaml_files.IGNORES, ("job", "submit", "train.py")),
     "fleet": (yaml_files.FLEETS, ("fleet", "up")),
-    "architecture": (yaml_files.ARCHITECTURES, ("export", "arch.json", "-o", "net.onnx")),
+    "architecture": (yaml_files.ARCHITECTURES, ("arch", "export", "arch.json", "-o", "net.onnx")),
     "table": (yaml_files.TABLES, ("devices", "calibrate", "board", "x.csv")),
     "azureml": (yaml_files.AZUREML, ("status",)),
 }

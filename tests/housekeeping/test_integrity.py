@@ -175,7 +175,7 @@ def test_commands_that_leave_rows_out_show_the_others_and_end_with_1(
     said = edgeloop("status")
     assert said.code == 1 and "calm-heron" in said.out and "is left out" in caplog.text
     for line in (
-        *("status --json", "queue", "pareto", "experiments"),
+        *("status --json", "queue", "pareto", "experiment list"),
         *("report --output report.html", "runner --once --subset none"),
     ):
         said = edgeloop(*line.split())

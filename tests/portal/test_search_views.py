@@ -41,10 +41,10 @@ def test_the_hypervolume_is_one_number_in_every_view(
             with (project / f"searches/{name}/hypervolume.csv").open() as file:
                 last = float(list(csv.DictReader(file))[-1]["hypervolume"])
             assert 0 < last < 1
-            [told] = edgeloop("searches", name, "--json").json
+            [told] = edgeloop("search", "show", name, "--json").json
             shown = client.get(f"/api/v1/searches/{name}").json()["search"]
             assert told["hypervolume"] == last == shown["hypervolume"]
-            text = edgeloop("searches", name).out.replace("\n  ", " ")
+            text = edgeloop("search", "show", name).out.replace("\n  ", " ")
             assert f"→ {last:.3f} (reference: " in text
             edgeloop("report", "--search", name, "-o", "report.html")
             page = (project / "report.html").read_text()
@@ -52,5 +52,5 @@ def test_the_hypervolume_is_one_number_in_every_view(
             assert shown["reference"] and shown["reference"] in page, "stated in both"
         early = client.get("/api/v1/searches/early").json()["search"]
         assert early["hypervolume"] is None and early["reference"] == ""
-    [told] = edgeloop("searches", "real", "--json").json
+    [told] = edgeloop("search", "show", "real", "--json").json
     assert max(row["hypervolume"] for row in ended) == told["hypervolume"]

@@ -279,6 +279,38 @@ def test_models_side_by_side_say_what_differs_and_which_is_best(portal: Portal):
     assert not same.differing and {row.column for row in same.equal} == {"mean", "f1_1k"}
 
 
+def test_a_model_is_the_best_only_if_the_intervals_tell_it_apart(
+    workspace: Workspace, portal: Portal
+):
+    estimate = {"latency_kind": "estimate", "latency_coverage": 0.9, "status": "complete"}
+    scores = {"f1_1k_low": 0.70, "f1_1k_high": 0.80, "f1_1k_images": 200}
+    rows = {
+        "fast": {"mean": 0.004, "latency_low_ms": 3.0, "latency_high_ms": 5.5, **scores},
+        "near": {"mean": 0.005, "latency_low_ms": 4.0, "latency_high_ms": 6.5, **scores},
+        "slow": {"mean": 0.009, "latency_low_ms": 7.0, "latency_high_ms": 12.0, **scores},
+        "unknown": {"mean": 0.05},
+    }
+    for place, (name, values) in enumerate(rows.items()):
+        row = {"name": name, **estimate, **values, "f1_1k": 0.75 + place / 1000, "macs": place + 1}
+        workspace.store.models(workspace.experiment).insert(name, row)
+
+    def best_of(*names: str) -> dict[str, list[bool]]:
+        view = compare_view(Portal(workspace), None, names)
+        return {row.column: [cell.is_best for cell in row.cells] for row in view.differing}
+
+    near = best_of("fast", "near", "slow")
+    assert near["mean"] == [False] * 3 == near["f1_1k"] and near["macs"] == [True, False, False]
+    assert best_of("fast", "slow")["mean"] == [True, False]
+    assert best_of("fast", "unknown")["mean"] == [False, False], "it may lie anywhere"
+    view = compare_view(Portal(workspace), None, ["fast", "slow"])
+    cells = {row.column: row.cells[0] for row in view.differing}
+    assert (cells["mean"].text, cells["mean"].interval) == ("4", "3 – 5.5")
+    assert cells["f1_1k"].interval == "0.700 – 0.800"
+    titles = {row.column: row.title for row in view.differing}
+    assert titles["f1_1k"] == "F1 on the device, quantized, 200 images"
+    assert {row.column for row in view.raw} == {"latency_low_ms", "latency_high_ms"}
+
+
 def test_every_device_and_machine_has_a_card_the_idle_and_the_lost_too(
     workspace: Workspace, portal: Portal
 ):
@@ -452,7 +484,8 @@ def test_an_estimate_is_shown_with_its_interval_and_a_lower_bound_as_one(
     benchmark = next(stage for stage in view.stages if stage.name == "benchmark")
     assert (benchmark.runs_done, benchmark.is_deterministic) == (1, True)
     client = make_client()
-    assert "405 – 480 µs" in client.get("/").text
+    table_page = client.get("/").text
+    assert ">0.405 – 0.48<" in table_page and "Latency <small>ms</small>" in table_page
     page = client.get("/models/stated").text
     for said in ("90 % interval 405 – 480 µs", "errors of 40 networks", "1 run, deterministic"):
         assert said in page

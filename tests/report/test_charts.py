@@ -181,7 +181,8 @@ def test_an_estimate_on_the_front_has_a_pale_band_as_wide_as_its_interval():
     row = {"name": "a", "mean": 0.010, "f1_1k": 0.5}
     spec = spec_of(pareto_chart([{**row, **estimate}]))
     (point,) = next(iter(spec["datasets"].values()))
-    assert (point["low"], point["high"], point["interval"]) == (8.0, 19.0, "8 – 19 ms")
+    assert (point["low"], point["high"]) == (8.0, 19.0)
+    assert point["about"] == "a: latency_ms 10 est (8 – 19), f1_1k 0.5000"
     assert "pale: 90 % interval of an estimate" in json.dumps(spec)
     old = {"latency_kind": "estimate", "latency_margin_percent": 20.0}
     for other in ({"latency_kind": "measured", **interval}, old):
@@ -256,7 +257,7 @@ def test_the_line_of_a_front_to_be_maximised_steps_the_other_way():
 def test_float_and_quantized_are_compared_on_the_same_images_only():
     rows = [{"name": "a", "f1_onnx": 0.9, "f1_1k": 0.8}]
     assert "No model has" in to_svg(quantization_chart(rows))
-    assert "10k test images" in to_svg(quantization_chart([{**rows[0], "f1_10k": 0.7}]))
+    assert "at most 10,000 test images" in to_svg(quantization_chart([{**rows[0], "f1_10k": 0.7}]))
 
 
 def test_many_models_are_cut_to_those_that_lose_most():

@@ -114,7 +114,7 @@ def our_rows(ours: Machine, *options: str) -> dict[str, dict[str, Any]]:
 
 def evaluate(ours: Machine) -> None:
     words = ("--drain", "--device", "host", "--benchmark-only", "--calibration-images", "4")
-    ours("runner", *words, "--max-benchmark-runs", "1")
+    ours("runner", *words, "--runs", "1")
 
 
 def test_what_archais_scripts_upload_our_commands_manage(theirs: Machine, ours: Machine) -> None:
@@ -182,6 +182,6 @@ def test_what_our_commands_upload_archais_scripts_manage(theirs: Machine, ours: 
     assert row["quantized"] is True and row["mean"] > 0
 
     theirs("delete", "calm-heron", "--table", TABLE)
-    assert our_rows(ours) == {} and ours("list", "--json") == "[]\n"
+    assert our_rows(ours) == {} and ours("download", "--list", "--json") == "[]\n"
     ours("upload", NET, "--name", "calm-heron")
     assert set(their_rows(theirs)) == {"calm-heron"}

@@ -155,7 +155,7 @@ def test_a_board_fills_all_six_stages_of_three_models(
         assert any(line["name"] == "hottest before °C" for line in lines)
         assert (folder / "pr_curve_f1_1k.png").stat().st_size > 1_000
     assert board.shell(f"ls {LEASE}").returncode != 0, "the board is free again"
-    used = json.loads(farm.edgeloop("usage", "--json").stdout)
+    used = json.loads(farm.edgeloop("devices", "usage", "--json").stdout)
     inside = sum(run.ended_s - run.started_s for run in board.tool_runs())
     (seconds,) = [use["seconds"] for use in used if use["device"] == f"adb:{board.serial}"]
     assert inside * 0.8 <= seconds <= inside + 0.2 * len(board.tool_runs())
@@ -195,7 +195,7 @@ def test_equal_boards_are_one_device_type_and_one_that_left_strands_nothing(
     be_patient(farm)
     other = boards("b")
     other.warm_up()
-    once = ("--benchmark-only", "--subset", ONE, "--max-benchmark-runs", "1")
+    once = ("--benchmark-only", "--subset", ONE, "--runs", "1")
     farm.drain(*once, device=f"adb:{board.serial}")
     with farm.workspace() as workspace:  # as an older version pinned it
         models = workspace.store.models(workspace.experiment)

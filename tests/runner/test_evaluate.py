@@ -1,4 +1,4 @@
-"""compare, calibrate, steady, usage and doctor on models that really were evaluated."""
+"""compare, doctor, status --unsteady and devices on models that really were evaluated."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_board_is_calibrated_from_five_models_and_not_from_three(
 
 
 @pytest.mark.slow
-def test_steady_lists_and_resets_what_varies(farm: Farm) -> None:
+def test_status_lists_and_resets_what_varies(farm: Farm) -> None:
     with farm.workspace() as workspace:
         row = workspace.catalog.get("w8")
         spreads = {"stdev": 12.5, "run_spread": 11.0, "board_spread": 3.0}
@@ -126,10 +126,14 @@ def test_steady_lists_and_resets_what_varies(farm: Farm) -> None:
         other = workspace.catalog.get("w16")
         apart = {"stdev": 12.5, "run_spread": 1.0, "board_spread": 17.0}
         workspace.store.models("default").update(other, apart)
-    assert json.loads(farm.edgeloop("steady", "--json").stdout) == [
-        {"name": "w8", **spreads, "reset": False}
-    ]
-    farm.edgeloop("steady", "--reset")
+    [unsteady] = json.loads(farm.edgeloop("status", "--unsteady", "--json").stdout)
+    assert {name: unsteady[name] for name in ("name", *spreads)} == {"name": "w8", **spreads}
+    table = farm.edgeloop("status", "--unsteady").stdout
+    assert "w8" in table and "w16" not in table and "11" in table
+    varies = "No model's benchmark varies by more than 20 %."
+    assert varies in farm.edgeloop("status", "--unsteady", "--threshold", "20").stdout
+    assert varies in farm.edgeloop("reset", "--unsteady", "--threshold", "20").stdout
+    farm.edgeloop("reset", "--unsteady")
     with farm.workspace() as workspace:
         assert "mean" not in workspace.model("w8").row
         assert "device" not in workspace.model("w8").row
@@ -142,7 +146,7 @@ def test_usage_counts_the_runs_that_were(farm: Farm) -> None:
         node = workspace.settings.node
     uses = {
         (row["machine"], row["device"]): row["uses"]
-        for row in json.loads(farm.edgeloop("usage", "--json").stdout)
+        for row in json.loads(farm.edgeloop("devices", "usage", "--json").stdout)
     }
     assert uses == {(node, "host"): 3, (node, "htp:qcs8550"): 3}
 

@@ -80,5 +80,5 @@ def test_labels_say_how_many_images_there_really_were():
     assert mixed.heading("f1_1k") == "mAP_1k (120–1,000)"
     whole = score_meaning([{"f1_1k": 0.7, "f1_1k_images": 1000}, {"f1_10k": 0.8}])
     assert (whole.heading("f1_1k"), whole.heading("f1_10k")) == ("f1_1k", "f1_10k")
-    assert measure_of("f1_1k", whole).label == "F1 on the device, quantized, 1k images"
+    assert measure_of("f1_1k", whole).label == "F1 on the device, quantized, 1,000 images"
     assert {"f1_1k_images", "f1_1k_set"} <= set(default_plan()["f1_1k"].clears)

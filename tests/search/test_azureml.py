@@ -98,7 +98,7 @@ def test_a_laptop_s_search_trains_on_azure_and_so_does_train_pareto(
     rows = program.status("laptop")
     assert front and all(rows[f"{name}.trained"]["status"] == "new" for name in front)
     full = program(
-        *("train-pareto", "laptop", "--epochs", 1, "--compute", "azure-gpu", "--json"),
+        *("search", "train", "laptop", "--epochs", 1, "--compute", "azure-gpu", "--json"),
     ).json
     assert sorted(row["name"] for row in full) == sorted(front)
     assert not any(row["error"] for row in full)

@@ -32,7 +32,7 @@ def test_a_search_that_ran_as_a_job_is_found_by_both_names_and_continued(program
     file = program.write("faces", {"params": {}}, budget=2, publish="none")
     sent = program("search", file, "--compute", "local")
     assert sent.code == 0, sent.err
-    unfetched = program("train-pareto", "faces-1").sentence
+    unfetched = program("search", "train", "faces-1").sentence
     assert "not here: fetch them with 'edgeloop job results faces-1'" in unfetched
     assert program("job", "wait", "faces-1").code == 0, program("job", "logs", "faces-1").out
     assert program("job", "results", "faces-1").code == 0
@@ -57,7 +57,7 @@ def test_a_search_that_ran_as_a_job_is_trained_reported_and_continued(program: P
     front = {path.stem for path in (fetched / "pareto").glob("id_*.json")}
 
     # The front is trained where its results are, by the name of the job.
-    full = program("train-pareto", "faces-1", "--epochs", 1, "--no-publish", "--json").json
+    full = program("search", "train", "faces-1", "--epochs", 1, "--no-publish", "--json").json
     assert {row["name"] for row in full} == front and not any(row["error"] for row in full)
     assert {path.stem for path in (fetched / "full").glob("*.onnx")} == front
     columns = ("--x", "params", "--y", "val_iou")

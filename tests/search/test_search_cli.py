@@ -170,10 +170,10 @@ def test_a_search_that_never_began_is_not_in_the_way_of_its_correction(
 
 
 def test_a_front_is_needed_to_train_it(edgeloop: Edgeloop, counting: Path):  # noqa: F811
-    assert "there is no search 'none' in " in edgeloop("train-pareto", "none").sentence
+    assert "there is no search 'none' in " in edgeloop("search", "train", "none").sentence
     trained = ("objectives.val_iou.train.steps=2", "data=working/none")
     edgeloop("search", counting, *trained)
-    assert "there is no front in" in edgeloop("train-pareto", "counting").sentence
+    assert "there is no front in" in edgeloop("search", "train", "counting").sentence
 
 
 def test_constraints_that_nothing_meets_are_said(edgeloop: Edgeloop, counting: Path):  # noqa: F811

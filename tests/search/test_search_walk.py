@@ -62,7 +62,7 @@ def test_a_search_ends_with_a_published_front_that_is_then_trained_in_full(edgel
         assert rows[f"{name}.trained"]["status"] == "new"
         assert rows[f"{name}.trained"]["val_iou"] == rows[name]["val_iou"]
 
-    full = edgeloop("train-pareto", "laptop", "--epochs", 2, "--json").json
+    full = edgeloop("search", "train", "laptop", "--epochs", 2, "--json").json
     assert sorted(row["name"] for row in full) == sorted(front)
     assert not any(row["error"] for row in full)
     assert edgeloop.trainings("laptop") == trained, "nothing is trained twice"
@@ -109,7 +109,7 @@ def test_a_laptop_finds_a_front_that_the_farm_measures_and_retrains_it(edgeloop:
     assert all(f"{name}.trained" not in rows for name in others)
 
     # train-pareto
-    answered = edgeloop("train-pareto", "laptop", "--epochs", 2, "--json").json
+    answered = edgeloop("search", "train", "laptop", "--epochs", 2, "--json").json
     full = {row["name"]: row for row in answered}
     assert sorted(full) == sorted(front)
     rows = edgeloop.status("laptop")
@@ -119,13 +119,13 @@ def test_a_laptop_finds_a_front_that_the_farm_measures_and_retrains_it(edgeloop:
         assert rows[f"{name}.full"]["final_val_iou"] == full[name]["final_val_iou"]
     shown = edgeloop("pareto", "-e", "laptop", "--x", "mean", "--y", "final_val_iou", "--json").json
     assert {row["name"] for row in shown} <= {f"{name}.full" for name in front} and shown
-    edgeloop("download", f"{front[0]}.full", "-e", "laptop", "--to", "files")
+    edgeloop("download", f"{front[0]}.full", "-e", "laptop", "--output", "files")
     known = edgeloop.folder / f"searches/laptop/pareto/{front[0]}.json"
     assert json.loads((edgeloop.folder / "files/architecture.json").read_text()) == json.loads(
         known.read_text()
     )
     trained = edgeloop.trainings("laptop", "full/training")
-    table = edgeloop("train-pareto", "laptop", "--epochs", 2)
+    table = edgeloop("search", "train", "laptop", "--epochs", 2)
     assert "partial IoU  full IoU" in table.out
     assert edgeloop.trainings("laptop", "full/training") == trained
 
@@ -147,7 +147,9 @@ def test_the_same_on_a_cluster(edgeloop: Program, ray_cluster: RayCluster):
     rows = edgeloop.status("cluster")
     assert all(rows[f"{name}.trained"]["status"] == "new" for name in front)
 
-    full = edgeloop("train-pareto", "cluster", "--epochs", 1, "--compute", "cluster", "--json").json
+    full = edgeloop(
+        "search", "train", "cluster", "--epochs", 1, "--compute", "cluster", "--json"
+    ).json
     assert sorted(row["name"] for row in full) == sorted(front)
     assert not any(row["error"] for row in full)
 

@@ -1,4 +1,4 @@
-"""`edgeloop train` and `edgeloop export`, as people and jobs call them."""
+"""`edgeloop arch train` and `edgeloop arch export`, as people and jobs call them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 def call(command, *arguments: object, environ: dict[str, str] | None = None) -> Result:
     """Through the app: click caches a command's help option with the names of its first context."""
-    words = [command.name, *(str(part) for part in arguments)]
+    words = ["arch", command.name, *(str(part) for part in arguments)]
     done = CliRunner().invoke(app, words, env=environ)
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
@@ -60,7 +60,7 @@ def test_inside_a_job_results_go_to_its_outputs(project: Path, faces: Path, arch
 def test_a_net_is_exported_untrained_and_trained(project: Path, faces: Path, arch: Architecture):
     assert call(export, "arch.json", "-o", "net.onnx").exit_code == 0
     assert architecture_in(project / "net.onnx") == arch
-    few = ("--steps", 2, "--images", 32, "--device", "cpu", "--out", "out")
+    few = ("--steps", 2, "--images", 32, "--device", "cpu", "--output", "out")
     call(train, "arch.json", "--dataset", faces, *few)
     done = call(export, "arch.json", "-o", "t.onnx", "--weights", "out/checkpoint.pt", "--json")
     assert json.loads(done.stdout)[0]["id"] == arch.id
@@ -76,4 +76,4 @@ def test_a_file_that_is_no_architecture_is_refused(project: Path, faces: Path):
 
 @pytest.mark.parametrize("command", [train, export])
 def test_help_has_an_example(command):
-    assert f"Example: edgeloop {command.name} arch.json" in call(command, "--help").stdout
+    assert f"Example: edgeloop arch {command.name} arch.json" in call(command, "--help").stdout

@@ -148,7 +148,7 @@ def test_a_run_that_was_killed_continues_and_takes_models_of_any_kind(
     assert answers(tmp_path) == after, "the same content is not asked again"
     (variant,) = (row for row in typed("status", "--json").json if row["name"] != "pair")
     assert variant["name"] == f"pair.mixed-{plan.digest[:6]}"
-    assert "precision.yaml" in typed("list", variant["name"]).out
+    assert "precision.yaml" in typed("download", "--list", variant["name"]).out
 
 
 def answers(folder: Path) -> list[str]:

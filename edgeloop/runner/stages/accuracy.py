@@ -123,7 +123,7 @@ def _same_test(
     work: Assignment, equipment: Equipment, device: Device, kind: Kind, samples: Samples
 ) -> str | None:
     """A stage that has done the same already: the same model on the same device and images. In a
-    small dataset, 1k and 10k images are the same ones."""
+    small dataset, 1,000 and 10,000 images are the same ones."""
     row = work.row
     if (row.get("task"), row.get("metric")) != (equipment.task.name, metric_of(equipment.task)):
         return None

@@ -23,7 +23,7 @@ from fastapi.requests import Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from markupsafe import Markup, escape
 
-from edgeloop._util.values import close_names, interval_text, latency_text, size_text
+from edgeloop._util.values import bare_range, close_names, latency_text, size_text
 from edgeloop.errors import NotFound
 from edgeloop.models.columns import AGREEMENT_COLUMNS, LATENCY, RECOVERY_HEADINGS
 from edgeloop.view.drawing import FONT_FILES, FONTS
@@ -110,11 +110,12 @@ def _value(axis: Axis, point: Point, text: str) -> str:
     spread = f" ± {axis.factor * point.sigma_ms:.2g}" if point.sigma_ms else ""
     if not point.is_estimate:
         return f"{axis.title}: {text}{spread}"
-    span_ms = point.interval
-    interval = (
-        f", {interval_text(span_ms.low_ms, span_ms.high_ms, span_ms.coverage)}" if span_ms else ""
-    )
-    return f"{axis.title}: {text}{spread} (estimate{interval})"
+    found = point.interval
+    if found is None:
+        return f"{axis.title}: {text}{spread} (estimate)"
+    name = f"{100 * found.coverage:.0f} % interval" if found.coverage else "range"
+    ends = bare_range(found.low_ms, found.high_ms, axis.unit)
+    return f"{axis.title}: {text}{spread} (estimate, {name} {ends})"
 
 
 def _between(value: float, low: float | None, high: float | None) -> bool:

@@ -132,12 +132,14 @@ class TableView:
 
 @dataclass(frozen=True)
 class CompareCell:
-    """`difference` is that from the first model, as text."""
+    """`difference` is that from the first model, as text. `is_best` only where the intervals of the
+    models do not overlap; `interval` is that of a latency or a score, in the unit of its row."""
 
     text: str
     difference: str
     is_best: bool
     is_estimate: bool
+    interval: str = ""
 
 
 @dataclass(frozen=True)
@@ -156,13 +158,15 @@ class CompareRow:
 
 @dataclass(frozen=True)
 class CompareView:
-    """Models side by side: the values that differ, numbers with a goal first, and those that do
-    not. `devices` are those of their latencies."""
+    """Models side by side: the values that differ and matter to people, numbers with a goal first;
+    those that do not; and `raw` columns that others are made from. `devices` are those of their
+    latencies."""
 
     frame: Frame
     lines: tuple[Line, ...]
     differing: tuple[CompareRow, ...]
     equal: tuple[CompareRow, ...]
+    raw: tuple[CompareRow, ...]
     missing: tuple[str, ...]
     left_out: int
     devices: tuple[str, ...]
@@ -243,13 +247,14 @@ class ParetoQuery:
 
 @dataclass(frozen=True)
 class Axis:
-    """A column that can be an axis. `title` has the unit in which texts are; they are the values
+    """A column that can be an axis. `title` has the `unit` in which texts are; they are the values
     times `factor`."""
 
     column: str
     title: str
     goal: str
     factor: float = 1.0
+    unit: str = ""
 
 
 @dataclass(frozen=True)

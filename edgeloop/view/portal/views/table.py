@@ -18,6 +18,7 @@ from edgeloop.models.columns import (
     Column,
     ScoreMeaning,
     attention_rank,
+    column_in_unit,
     column_named,
     column_of,
     is_estimate,
@@ -71,11 +72,12 @@ def table_view(
     asked = {column_named(column) for column in query.columns}
     chosen = tuple(name for name in offered if name in asked)
     columns = chosen or (*OF_WORK, *columns, "device")
+    units = units_of(portal, snapshot, frame.experiment, columns)
     return TableView(
         frame=frame,
         query=query,
-        headings=headings(columns, metric, offered),
-        lines=tuple(line_of(row, now, columns) for row in rows[first : first + query.size]),
+        headings=headings(columns, metric, offered, units),
+        lines=tuple(line_of(row, now, columns, units) for row in rows[first : first + query.size]),
         counts=counts,
         matching=len(rows),
         total=len(snapshot.rows),
@@ -107,6 +109,19 @@ def columns_of(
     return portal.cache.get(key, make)
 
 
+def units_of(
+    portal: Portal, snapshot: TableSnapshot, experiment: str, columns: Sequence[str]
+) -> Mapping[str, Column]:
+    """Each column in the one unit that suits all models, on whichever page of the table."""
+    key = ("units", experiment, snapshot.generation, id(snapshot.rows), tuple(columns))
+
+    def make() -> Mapping[str, Column]:
+        rows = [row.values for row in snapshot.rows.values()]
+        return {column: column_in_unit(column, rows) for column in columns}
+
+    return portal.cache.get(key, make)
+
+
 def offered_columns(portal: Portal, snapshot: TableSnapshot, experiment: str) -> Mapping[str, bool]:
     """Every column that some row has and a table can show, and whether it holds numbers; once per
     generation. Rows of one kind have the same columns, so one of each kind is looked at."""
@@ -126,11 +141,14 @@ def headings(
     columns: Sequence[str] = (*OF_WORK, *NUMBERS, "device"),
     metric: str | ScoreMeaning = "f1",
     are_numbers: Mapping[str, bool] | None = None,
+    units: Mapping[str, Column] | None = None,
 ) -> tuple[Heading, ...]:
     """Name and status come first. Columns that `are_numbers` says nothing of hold numbers, unless
-    they are always texts."""
+    they are always texts. `units` are the columns that are shown in another unit than their own."""
     numeric = are_numbers or {}
     measures = [measure_of(column, metric) for column in columns]
+    if units:
+        measures = [units[m.name] if m.unit == "ms" and m.name in units else m for m in measures]
     return (
         Heading("name", "name", "", False),
         Heading("status", "status", "", False),
@@ -152,12 +170,18 @@ def _title(measure: Column) -> str:
     return measure.short or (measure.heading if is_shown else measure.name)
 
 
-def line_of(row: Row, now: float, columns: Sequence[str] = (*OF_WORK, *NUMBERS, "device")) -> Line:
+def line_of(
+    row: Row,
+    now: float,
+    columns: Sequence[str] = (*OF_WORK, *NUMBERS, "device"),
+    units: Mapping[str, Column] | None = None,
+) -> Line:
+    measures = {**{column: measure_of(column) for column in columns}, **(units or {})}
     return Line(
         name=row.name,
         status=row.text("status"),
         word=row.word,
-        cells=(row.name, row.text("status"), *(cell_text(row, column) for column in columns)),
+        cells=(row.name, row.text("status"), *(cell_text(row, measures[c]) for c in columns)),
         is_estimate=is_estimate(row.values),
         is_lower_bound=is_lower_bound(row.values),
         interval=latency_interval(row.values),
@@ -306,13 +330,14 @@ def _sort_key(row: Row, column: str) -> float | str | None:
     return natural_key(text) if text and text != "nan" else None
 
 
-def cell_text(row: Row, column: str) -> str:
+def cell_text(row: Row, measure: Column) -> str:
     """A number in the unit of its heading, or a text, which may be shortened."""
-    measure = measure_of(column)
+    column = measure.name
     if measure.kind == "text":
         return row.text(column)
     if column == LATENCY and is_lower_bound(row.values):
-        return f"≥ {measure.text(mean_latency_ms(row.values))}"
+        factor = measure.factor / measure_of(LATENCY).factor
+        return f"≥ {measure.text(factor * mean_latency_ms(row.values))}"
     if text := measure.text(measure.of(row.values)):
         return text
     value = row.values.get(column)
