@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from edgeloop.errors import NoSuchModel
 from edgeloop.models.columns import (
@@ -50,8 +51,6 @@ NUMBERS = (LATENCY, "macs", *SCORE_COLUMNS)
 OF_WORK = ("since", "node")
 _NEVER = frozenset({"name", "status", "error"})  # name and status are always there, with the error
 MOST_CHOICES = 200
-
-SortKey = tuple[int, float, str]
 
 
 def table_view(
@@ -316,21 +315,27 @@ def _sorted(rows: list[Row], query: TableQuery) -> list[Row]:
         return rows[::-1] if query.descending else rows
     if not query.sort:
         return sorted(rows, key=lambda row: attention_rank(row.word))
-    keyed = [(_sort_key(row, query.sort), row) for row in rows]
-    present = [(key, row) for key, row in keyed if key is not None]
-    present.sort(key=lambda pair: pair[0] or (0, 0.0, ""), reverse=query.descending)
-    return [row for _, row in present] + [row for key, row in keyed if key is None]
+    keys: list[Any] = [_sort_key(row, query.sort) for row in rows]
+    kinds = (str, float) if query.descending else (float, str)
+    present = [place for kind in kinds for place in _places_of(kind, keys, query.descending)]
+    missing = [row for row, key in zip(rows, keys, strict=True) if key is None]
+    return [rows[place] for place in present] + missing
 
 
-def _sort_key(row: Row, column: str) -> SortKey | None:
+def _places_of(kind: type, keys: Sequence[Any], is_descending: bool) -> list[int]:
+    places = [place for place, key in enumerate(keys) if isinstance(key, kind)]
+    return sorted(places, key=keys.__getitem__, reverse=is_descending)
+
+
+def _sort_key(row: Row, column: str) -> float | str | None:
     """Numbers before texts; a text that is a number counts as one."""
     if column == "node" and row.held:
-        return (1, 0.0, row.held[0].node)
+        return row.held[0].node
     value = measure_of(column).of(row.values)
     if not math.isnan(value):
-        return (0, value, "")
+        return float(value)
     text = row.text(column)
-    return (1, 0.0, natural_key(text)) if text and text != "nan" else None
+    return natural_key(text) if text and text != "nan" else None
 
 
 def cell_text(row: Row, measure: Column) -> str:
