@@ -1130,6 +1130,38 @@ def learning_chart(seen: SeenSearch) -> Chart:
     return sized(chart, "Learning curves", note, height=300)
 
 
+def metric_chart(
+    metric: str, across: str, by_job: Mapping[str, Sequence[tuple[float, float]]]
+) -> Chart:
+    """A metric of several jobs while they ran, a line for each; dashes tell apart what colours
+    cannot."""
+    points = [
+        {"job": name, "x": x, "y": y, "about": f"{name}: {metric} {y:.4g} at {across} {x:g}"}
+        for name, values in by_job.items()
+        for x, y in values
+    ]
+    if not points:
+        return empty_chart(f"None of these jobs wrote {metric}.")
+    a = altair()
+    names = list(by_job)
+    dashes = [_DASHES[place // len(OKABE_ITO) % len(_DASHES)] for place in range(len(names))]
+    legend = a.Legend(title=None, orient="bottom", columns=2, labelLimit=260, symbolType="stroke")
+    base = a.Chart(data(points)).encode(
+        x=a.X("x:Q", title=across, axis=a.Axis(tickMinStep=1)),
+        y=a.Y("y:Q", title=metric, scale=a.Scale(zero=False, padding=8)),
+        color=a.Color(
+            "job:N", scale=a.Scale(domain=names, range=_cycle(len(names))), legend=legend
+        ),
+        strokeDash=a.StrokeDash("job:N", scale=a.Scale(domain=names, range=dashes), legend=legend),
+        detail="job:N",
+        description="about:N",
+    )
+    dots = base.mark_point(filled=True, size=24, opacity=0.9)
+    parts = [base.mark_line(strokeWidth=2), *([dots] if len(points) <= 200 else [])]
+    latest = ", ".join(f"{name} {values[-1][1]:.4g}" for name, values in by_job.items() if values)
+    return sized(a.layer(*parts), metric, _as_lines(f"last: {latest}"), height=260)
+
+
 def search_charts(seen: SeenSearch, colour: SearchColour = "iteration") -> list[Chart]:
     """All of them, a scatter per front first."""
     charts = [candidates_chart(seen, front, colour) for front in seen.fronts]

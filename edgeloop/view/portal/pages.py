@@ -45,7 +45,7 @@ from edgeloop.view.portal.shapes import (
 )
 from edgeloop.view.portal.views.devices import devices_view
 from edgeloop.view.portal.views.examples import examples_view
-from edgeloop.view.portal.views.jobs import job_view, jobs_view
+from edgeloop.view.portal.views.jobs import job_view, jobs_view, overlay_view
 from edgeloop.view.portal.views.model import model_view
 from edgeloop.view.portal.views.pareto import compare_view, pareto_view
 from edgeloop.view.portal.views.searches import (
@@ -132,7 +132,7 @@ _TYPES = {
     ".svg": "image/svg+xml",
     ".woff2": "font/woff2",
 }
-_PAGES = re.compile("/$|/(compare|devices|jobs|models|pareto|searches)(/|$)")
+_PAGES = re.compile("/$|/(compare|curves|devices|jobs|models|pareto|searches)(/|$)")
 _TITLES = {400: "That does not work", 403: "Not allowed", 404: "Not found"}
 
 
@@ -321,6 +321,11 @@ def _add_jobs(routes: APIRouter, portal: Portal, templates: Templates) -> None:
     def jobs(request: Request) -> HTMLResponse:
         view = jobs_view(portal, _experiment(request))
         return templates.page(request, "jobs", view.frame, "/jobs", view=view)
+
+    @routes.get("/curves")
+    def curves(request: Request) -> HTMLResponse:
+        view = overlay_view(portal, _experiment(request), request.query_params.getlist("name"))
+        return templates.page(request, "curves", view.frame, "/jobs", view=view)
 
     @routes.get("/jobs/{name}")
     def job(request: Request, name: str) -> HTMLResponse:

@@ -487,6 +487,19 @@ class JobLine:
 
 
 @dataclass(frozen=True)
+class OverlayView:
+    """Several jobs: a chart for each metric that they have, with a line per job. `params` are those
+    that differ."""
+
+    frame: Frame
+    jobs: tuple[JobLine, ...]
+    params: tuple[str, ...]
+    charts: tuple[tuple[str, str], ...]
+    missing: tuple[str, ...]
+    left_out: int
+
+
+@dataclass(frozen=True)
 class JobsView:
     """Newest first, without `hidden` older ones. `counts` includes all. `damaged` has a sentence
     for each record that cannot be read."""
