@@ -499,6 +499,11 @@ class Catalog:
         check_priority(priority)
         self._change(name, lambda row: {"priority": priority})
 
+    def annotate(self, name: str, tags: Sequence[str], comment: str) -> None:
+        """Replace the labels of a model, and what people noted about it."""
+        changes: Changes = {"tags": json.dumps(list(dict.fromkeys(tags)), ensure_ascii=False)}
+        self._change(name, lambda row: {**changes, "comment": comment or None})
+
     def held_by(self, node: str) -> list[Record]:
         """Models on which this machine holds a claim. Finished ones are not looked at."""
         where = [Condition("status", "!=", status) for status in ENDED]

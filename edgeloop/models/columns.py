@@ -375,7 +375,8 @@ _OF_EDGELOOP = (
     Column("use_pillow", "boolean", "whether images were prepared with Pillow"),
     Column("error", "text", "the last error, with its stage"),
     Column("since", "text", "time of the last change of status, UTC"),
-    Column("tags", "json", "labels given at upload, a list"),
+    Column("tags", "json", "labels given at upload or in the portal, a list"),
+    Column("comment", "text", "what people noted about it"),
     Column("shapes", "json", "shapes of inputs whose sizes the file leaves open, by name"),
     Column(
         "size",

@@ -43,7 +43,9 @@ def test_ticked_jobs_are_laid_over_each_other(browser: Browser, jobs: Site) -> N
         expect(drawing).to_contain_text("last: faces-")
         mark = drawing.locator("path:has(title)").nth(30)
         mark.hover()
-        expect(page.locator("#tip")).to_have_text(re.compile(r"faces-(small|large): loss .* at epoch"))
+        expect(page.locator("#tip")).to_have_text(
+            re.compile(r"faces-(small|large): loss .* at epoch")
+        )
         expect(page.locator("#compared tbody tr")).to_have_count(2)
         expect(page.locator("#compared thead")).to_contain_text("width")
         tab.keep_picture("curves-light")

@@ -588,3 +588,4 @@ class ModelView:
     graph: PictureOfNetwork | None = None
     graph_hint: str = ""  # why there is none, and a command that makes one
     graph_command: str = ""
+    comment: str = ""

@@ -151,6 +151,7 @@ def model_view(portal: Portal, experiment: str | None, name: str) -> ModelView:
         image=png_address(evidence.pr_image),
         trouble=" ".join(dict.fromkeys(troubles)),
         recovery=_recovery(record.values),
+        comment=redact(str(record.values.get("comment") or "")),
         graph=graph,
         graph_hint=hint,
         graph_command=command,
