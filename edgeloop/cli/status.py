@@ -178,7 +178,15 @@ def status(
 
 
 COMMANDS = (status,)
-_STATE_WORDS = (*("running", "failed", "uploading", "new", "waiting"), "complete", "candidate")
+_STATE_WORDS = (
+    "running",
+    "failed",
+    "uploading",
+    "new",
+    "waiting",
+    "complete",
+    "candidate",
+)
 _UNTOUCHED = ("new", "uploaded", "reset")  # the last two are Archai's words
 
 
