@@ -52,10 +52,10 @@ SEARCH = (
 )
 SEARCH_FILES = ("search.yaml", "candidates.csv", "hypervolume.csv", "curves.csv", "reference.json")
 JOBS = {
-    "faces-lr-3e-2": ("--lr", "3e-2"),
-    "faces-lr-1e-2": ("--lr", "1e-2"),
-    "faces-lr-3e-3": ("--lr", "3e-3"),
-    "faces-typo": ("--lr", "1e-2", "--width", "twelve"),
+    "faces-lr-3e-2": "lr=3e-2",
+    "faces-lr-1e-2": "lr=1e-2",
+    "faces-lr-3e-3": "lr=3e-3",
+    "faces-typo": "lr=fast",
 }
 EPOCHS = "12"
 LIMIT_S = 600.0
@@ -102,13 +102,12 @@ def candidate_name(folder: Path, arch_id: str) -> str:
 
 def make_jobs(folder: Path) -> None:
     """Three trainings that differ in a parameter, and one that fails."""
-    shutil.copyfile(PROJECT / "examples/jobs/train.py", folder / "train.py")
-    for name, words in JOBS.items():
-        if (folder / "runs" / name).is_dir():
-            continue
-        script = ("--epochs", EPOCHS, *words)
-        options = ("--name", name, "--data", "working/faces64", "--experiment", CHIP_EXPERIMENT)
-        edgeloop(folder, "run", "train.py", *options, "--", *script, may_fail=True)
+    for file in ("train.py", "train.yaml"):
+        shutil.copyfile(PROJECT / "examples/jobs" / file, folder / file)
+    for name, change in JOBS.items():
+        if not (folder / "runs" / name).is_dir():
+            words = ("train.yaml", f"epochs={EPOCHS}", change, "--experiment", CHIP_EXPERIMENT)
+            edgeloop(folder, "run", *words, "--name", name, may_fail=True)
 
 
 # A fleet in the middle of its work: two machines that work, one that waits for models of its own,
