@@ -672,8 +672,23 @@ def missing_store(settings: Settings, makes: bool) -> Path | None:
     return folder
 
 
+@contextlib.contextmanager
+def opened_demo_farm(store: str | None, experiment: str | None) -> Iterator[Workspace]:
+    """The demo with its search, its jobs and machines at work."""
+    from edgeloop.view.demo import open_demo_farm
+
+    with open_demo_farm(_demo_experiment(store, experiment)) as workspace, hinting(workspace):
+        yield workspace
+
+
 def _demo(store: str | None, experiment: str | None) -> Workspace:
-    from edgeloop.view.demo import CHIP_EXPERIMENT, HOST_EXPERIMENT, open_demo
+    from edgeloop.view.demo import open_demo
+
+    return open_demo(_demo_experiment(store, experiment))
+
+
+def _demo_experiment(store: str | None, experiment: str | None) -> str:
+    from edgeloop.view.demo import CHIP_EXPERIMENT, HOST_EXPERIMENT
 
     if store is not None:
         raise click.UsageError("--demo brings its own store: leave out --store or --demo.")
@@ -681,7 +696,7 @@ def _demo(store: str | None, experiment: str | None) -> Workspace:
     if experiment is not None and experiment not in experiments:
         names = " and ".join(experiments)
         raise click.UsageError(f"the demo store has the experiments {names}.")
-    return open_demo(experiment or CHIP_EXPERIMENT)
+    return experiment or CHIP_EXPERIMENT
 
 
 def confirm_deletion(rows: list[Record], yes: bool) -> None:

@@ -20,6 +20,7 @@ from edgeloop.cli.app import (
     demo_option,
     load_settings,
     opened,
+    opened_demo_farm,
     say_if_new,
 )
 from edgeloop.cli.terminal import listing, print_json, say_if_none, shown, step_bar
@@ -440,7 +441,8 @@ def portal(
         raise click.UsageError(f"{error}.") from None
     if new_token:
         own_token(renew=True)
-    with opened(store, experiment, demo, makes=True) as workspace:
+    place = opened_demo_farm(store, experiment) if demo else opened(store, experiment, makes=True)
+    with place as workspace:
         if not demo:
             check_folder(workspace)
             say_if_new(workspace.settings)
