@@ -29,7 +29,7 @@ SIZE = 32
 MARKS = (100, 500, 1_000)
 POLL_S = 0.5
 WINDOW = 10  # readings before a mark; the median of them counts
-IMAGES = ("--calibration-images", "4", "--thorough-images", "8", "--max-benchmark-runs", "1")
+IMAGES = ("--calibration-images", "4", "--thorough-images", "8", "--runs", "1")
 RUNNERS = {  # by the column that tells that a model is done
     "f1_onnx": ("--no-quantize",),
     "mean": ("--device", "host", "--benchmark-only"),

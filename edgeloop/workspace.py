@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
@@ -261,6 +262,17 @@ class Workspace:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def with_models(workspace: Workspace) -> Workspace:
+    """The same store in the experiment that has models, if this one has none and no other has any:
+    for people who look at results without naming an experiment."""
+    if any(True for _ in workspace.store.models(workspace.experiment).query(limit=1)):
+        return workspace
+    others = list(models_elsewhere(workspace))
+    if len(others) != 1:
+        return workspace
+    return Workspace(replace(workspace.settings, experiment=others[0]), workspace.store)
 
 
 def models_elsewhere(workspace: Workspace) -> dict[str, str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from edgeloop import Workspace
-from edgeloop.models.columns import is_estimate
+from edgeloop.models.columns import is_estimate, sigma_ms
 from edgeloop.models.plan import records_of
 from edgeloop.view.charts import evidence_of
 from edgeloop.view.demo import (
@@ -20,7 +20,7 @@ from edgeloop.view.demo import (
     unpacked,
 )
 from edgeloop.view.front import pareto_of
-from edgeloop.view.measures import objective, sigma_ms
+from edgeloop.view.measures import objective, quality_column
 
 TWO = (objective("mean"), objective("f1_1k"))
 
@@ -110,3 +110,23 @@ def test_a_store_of_ones_own_comes_first_even_an_empty_one(
     monkeypatch.delenv("MODEL_STORAGE_CONNECTION_STRING", raising=False)
     with open_or_demo() as workspace:
         assert [row["name"] for row in workspace.status()] == ["mine"]
+
+
+def test_results_are_looked_at_in_the_one_experiment_that_has_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    for name in ("EDGELOOP_STORE", "EDGELOOP_EXPERIMENT", "MODEL_STORAGE_CONNECTION_STRING"):
+        monkeypatch.delenv(name, raising=False)
+    searched = {"name": "id_1", "mean": 0.002, "val_iou": 0.5}
+    with Workspace.open(experiment="laptop") as own:
+        own.store.models("laptop").insert("id_1", searched)
+    with open_or_demo() as workspace:
+        assert workspace.experiment == "laptop"
+        assert quality_column(workspace.status()) == "val_iou", "all that a search knows"
+    with open_or_demo(experiment="default") as workspace:
+        assert workspace.experiment == "default"
+    with Workspace.open(experiment="other") as own:
+        own.store.models("other").insert("a", {"name": "a"})
+    with open_or_demo() as workspace:
+        assert workspace.experiment == "default", "which of two, nobody said"

@@ -148,6 +148,47 @@ def test_every_command_can_name_its_experiment_and_speak_json(name: str):
     assert wanted - ({"--experiment"} if name in OF_ALL_EXPERIMENTS else set()) <= spellings
 
 
+# An option of the left has the name on the right in every command.
+OTHER_NAMES = {
+    **dict.fromkeys(("--out", "--to", "--target"), "--output"),
+    **dict.fromkeys(("--limit", "--wait-for"), "--timeout"),
+    **dict.fromkeys(("--data", "--images-folder"), "--dataset"),
+    **dict.fromkeys(("--inputs",), "--calibration"),
+    **dict.fromkeys(("--max-benchmark-runs",), "--runs"),
+    **dict.fromkeys(("--chip", "--devices"), "--device"),
+    **dict.fromkeys(("--print",), "--dry-run"),
+    **dict.fromkeys(("--status",), "--state"),
+}
+# These mean something else: a store, a toolchain, the input of a job, the chip of a new profile.
+NAMES_OF_OTHER_THINGS = {
+    ("store repair", "--to"),
+    ("experiment set", "--target"),
+    ("run", "--data"),
+    ("job submit", "--data"),
+    ("devices calibrate", "--chip"),
+}
+
+
+def test_an_option_has_one_name_in_all_commands():
+    found = {
+        (name, spelling)
+        for name, command in BY_NAME.items()
+        for parameter in command.params
+        for spelling in parameter.opts
+        if isinstance(parameter, click.Option) and spelling in OTHER_NAMES
+    }
+    assert found <= NAMES_OF_OTHER_THINGS, "use the name that other commands have"
+
+
+def test_output_has_its_short_form_and_an_argument_is_a_file_or_a_name():
+    for name, command in BY_NAME.items():
+        for parameter in command.params:
+            if "--output" in parameter.opts:
+                assert "-o" in parameter.opts, name
+            if isinstance(parameter, click.Argument):
+                assert parameter.metavar not in ("NET", "NAMES", "MODEL"), name
+
+
 def test_what_python_examples_import_exists():
     imported = re.compile(r"^from (edgeloop[\w.]*) import ([\w, ]+)$", re.MULTILINE)
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):

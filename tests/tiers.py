@@ -37,9 +37,9 @@ SERVER_FIXTURES = {
 # Parameters that choose a server.
 SERVER_KINDS = {"postgresql", "azure", "s3"}
 # Modules of tests.peers that are no servers.
-HELPERS = {"tests.peers.ports", "tests.peers.process"}
+HELPERS = {"tests.peers.ports", "tests.peers.process", "tests.peers.systemctl"}
 
-_SERVER_FILE = re.compile(r"^from tests\.peers\.(?!ports\b|process\b)", re.MULTILINE)
+_SERVER_FILE = re.compile(r"^from tests\.peers\.(?!ports\b|process\b|systemctl\b)", re.MULTILINE)
 _MARKED_FILE = re.compile(r"^pytestmark = pytest\.mark\.(server|slow|soak)\b", re.MULTILINE)
 _SOAK_FILE = re.compile(r"^pytestmark = pytest\.mark\.soak\b", re.MULTILINE)
 _SOAK_ANYWHERE = re.compile(r"\bmark\.soak\b")

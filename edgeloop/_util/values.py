@@ -91,6 +91,18 @@ def range_text(low_ms: float, high_ms: float) -> str:
     return f"{factor * low_ms:.3g} – {factor * high_ms:.3g} {unit}"
 
 
+def bare_range(low_ms: float, high_ms: float, unit: str) -> str:
+    """`405 – 480` in a unit, ms or µs, that is named elsewhere."""
+    factor = 1000 if unit == "µs" else 1
+    return f"{number_text(factor * low_ms, 3)} – {number_text(factor * high_ms, 3)}"
+
+
+def number_text(value: float, digits: int = 4) -> str:
+    """So many significant digits; an exponent only where nobody would read the zeros."""
+    is_long = 10**digits <= abs(value) < 1e9
+    return f"{value:.0f}" if is_long else f"{value:.{digits}g}"
+
+
 def interval_text(low_ms: float | None, high_ms: float | None, coverage: float | None) -> str:
     """`90 % interval 405 – 480 µs`; `range …` where no data supports a probability; empty without
     one."""

@@ -7,6 +7,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 130 ended by Ctrl-C.
 from __future__ import annotations
 
 import contextlib
+import math
 import signal
 import sys
 import traceback
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from edgeloop._util.values import suggestion
+from edgeloop._util.values import seconds_of, suggestion
 from edgeloop._version import __version__
 from edgeloop.cli.terminal import INTERRUPTED, hinting, one_line, printable, sentence_of, shown
 from edgeloop.errors import EdgeloopError
@@ -37,6 +38,7 @@ SECTIONS = {
         "download": "models",
         "reset": "models",
         "delete": "models",
+        "restore": "models",
         "experiment": "experiments",
     },
     "Evaluate": {
@@ -247,8 +249,8 @@ Command = TypeVar("Command", bound=Callable[..., None])
 _LEFT_OUT = "edgeloop.rows_left_out"
 _PROJECT = "edgeloop.project"
 
-names_argument = click.argument("names", nargs=-1, required=True)
-any_names_argument = click.argument("names", nargs=-1)
+names_argument = click.argument("names", metavar="NAME...", nargs=-1, required=True)
+any_names_argument = click.argument("names", metavar="[NAME]...", nargs=-1)
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 store_option = click.option(
@@ -301,6 +303,40 @@ workers_option = click.option(
     metavar="N",
     help="Number of processes  [default: one per CPU]",
 )
+
+
+def output_option(
+    text: str, metavar: str = "FILE", required: bool = False
+) -> Callable[[Command], Command]:
+    """-o, --output of a command that writes one file or folder, with its help text."""
+    return click.option(
+        "--output",
+        "-o",
+        type=click.Path(path_type=Path),
+        metavar=metavar,
+        required=required,
+        help=text,
+    )
+
+
+class TimeType(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """A time such as 90s or 1h30m, in seconds; a plain number is seconds already."""
+
+    name = "time"
+
+    def __init__(self, least_s: float = 0.0) -> None:
+        self._least_s = least_s
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        seconds = seconds_of(str(value))
+        with contextlib.suppress(ValueError):
+            seconds = float(value) if seconds is None else seconds
+        if seconds is None or not self._least_s <= seconds < math.inf:
+            least = f" of at least {self._least_s:g} s" if self._least_s else ""
+            self.fail(f"{value!r} is no time{least}: write 90s, 5m or 1h30m.", param, ctx)
+        return seconds
 
 
 def devices_option(text: str) -> Callable[[Command], Command]:
@@ -593,6 +629,19 @@ def _demo(store: str | None, experiment: str | None) -> Workspace:
         names = " and ".join(experiments)
         raise click.UsageError(f"the demo store has the experiments {names}.")
     return open_demo(experiment or CHIP_EXPERIMENT)
+
+
+def confirm_deletion(rows: list[Record], yes: bool) -> None:
+    """Asks also for one model. Without a terminal there is nobody to ask."""
+    if yes or not rows:
+        return
+    if sys.stdin is None or not sys.stdin.isatty():
+        what = rows[0].key if len(rows) == 1 else f"{len(rows)} models"
+        raise click.UsageError(f"{what} cannot be deleted without a question: add --yes.")
+    if len(rows) == 1:
+        click.confirm(f"Delete {rows[0].key} and its results?", abort=True, err=True)
+    else:
+        confirm("delete", rows, yes)
 
 
 def confirm(verb: str, rows: list[Record], yes: bool) -> None:

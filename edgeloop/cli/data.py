@@ -16,6 +16,7 @@ from edgeloop.cli.app import (
     json_option,
     load_settings,
     missing_store,
+    output_option,
     say_if_new,
     yes_option,
 )
@@ -34,9 +35,9 @@ if TYPE_CHECKING:
     from edgeloop.node.ledger import Version
     from edgeloop.settings import Settings
 
-names_argument = click.argument("names", nargs=-1, required=True, metavar="NAME…")
+names_argument = click.argument("names", nargs=-1, required=True, metavar="NAME...")
 references_argument = click.argument(
-    "references", nargs=-1, required=True, metavar="NAME[@VERSION]…"
+    "references", nargs=-1, required=True, metavar="NAME[@VERSION]..."
 )
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Only show what would be transferred."
@@ -134,18 +135,14 @@ def push(
 
 @data.command()
 @references_argument
-@click.option(
-    "--to",
-    type=click.Path(path_type=Path),
-    help="Target folder  [default: NAME in the project's data folder]",
-)
+@output_option("Folder of the files  [default: NAME in the project's data folder]", "FOLDER")
 @dry_run_option
 @click.option("--delete", is_flag=True, help="Delete local files that the version does not have.")
 @click.option("--force", is_flag=True, help="Overwrite files that were changed locally.")
 @common_options
 def pull(
     references: tuple[str, ...],
-    to: Path | None,
+    output: Path | None,
     dry_run: bool,
     delete: bool,
     force: bool,
@@ -158,10 +155,10 @@ def pull(
     Takes the newest version if none is given. Files appear when they are complete and verified. An
     interrupted pull continues where it stopped.
 
-    Example: edgeloop data pull working/faces128@3 --to old-faces
+    Example: edgeloop data pull working/faces128@3 -o old-faces
     """
-    if to is not None and len(references) != 1:
-        raise click.UsageError(f"--to takes one dataset, not {len(references)}.")
+    if output is not None and len(references) != 1:
+        raise click.UsageError(f"--output takes one dataset, not {len(references)}.")
     from edgeloop.node.ledger import below_data
 
     settings, datasets = _opened(store, experiment)
@@ -169,7 +166,7 @@ def pull(
     for text in references:
         began = time.monotonic()
         reference = datasets.resolve(below_data(text, settings.data_root))
-        folder = to or settings.project / settings.data_root / reference.name
+        folder = output or settings.project / settings.data_root / reference.name
         with bytes_bar(f"pulling {reference}") as progress:
             pulled = datasets.pull(
                 reference, folder, progress=progress, dry_run=dry_run, delete=delete, force=force

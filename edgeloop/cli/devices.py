@@ -250,7 +250,7 @@ _into_option = click.option(
 @_system_option
 @click.option("--as-user", "account", default="", help="Account that a system service runs as.")
 @_into_option
-@click.option("--print", "--dry-run", "only_print", is_flag=True, help="Print the unit only.")
+@click.option("--dry-run", "only_print", is_flag=True, help="Print the unit only.")
 @json_option
 def service_install(
     kind: str,

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]…")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option(
     "--values",
     "file",

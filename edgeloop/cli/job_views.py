@@ -40,8 +40,8 @@ Command = TypeVar("Command", bound=Callable[..., None])
 
 STATES = ("queued", "preparing", "running", "completed", "failed", "canceled")
 
-jobs_argument = click.argument("patterns", metavar="JOBS...", nargs=-1, required=True)
-any_jobs_argument = click.argument("patterns", metavar="[JOBS]...", nargs=-1)
+jobs_argument = click.argument("patterns", metavar="JOB...", nargs=-1, required=True)
+any_jobs_argument = click.argument("patterns", metavar="[JOB]...", nargs=-1)
 
 
 def selecting_options(command: Command) -> Command:
@@ -629,7 +629,7 @@ def _columns(
         "took": (TableColumn("took", 80, right=True), lambda job: duration(job.status)),
         "compute": (TableColumn("compute", 65, 8), lambda job: job.record.compute),
         **{n: (TableColumn(n, 70, right=True), metric(n)) for n in _measured(jobs)},
-        "": (TableColumn("", 85, 16), lambda job: _remark(job.status)),
+        "": (TableColumn("", 85, 16), _remark),
     }
 
 
@@ -682,7 +682,7 @@ def outcome(job: Run) -> str:
         parts.append(printable(reason))
     for name, version in status.published.items():
         parts.append(f"made {printable(name)}@{version}")
-    if note := status.files.note():
+    if note := status.files.note(name=job.name):
         parts.append(note)
     return " · ".join(parts)
 
@@ -741,10 +741,11 @@ def _measured(jobs: Sequence[Run]) -> list[str]:
     return list(names)[:METRICS_SHOWN]
 
 
-def _remark(status: Status) -> str:
+def _remark(job: Run) -> str:
+    status = job.status
     parts = [_reason(status)]
     parts += [f"made {name}@{version}" for name, version in status.published.items()]
-    return "; ".join(part for part in (*parts, status.files.note(1), status.note) if part)
+    return "; ".join(part for part in (*parts, status.files.note(1, job.name), status.note) if part)
 
 
 def _reason(status: Status) -> str:

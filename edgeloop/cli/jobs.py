@@ -167,7 +167,7 @@ STORING_S = 300.0
 def job() -> None:
     """Submit, follow and collect jobs.
 
-    JOBS are names, prefixes, globs, folders, 'all' or 'last'.
+    JOB is a name, prefix, glob or folder, 'all' or 'last'.
     """
 
 

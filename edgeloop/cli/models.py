@@ -1,4 +1,4 @@
-"""upload, download, reset, delete, unlock, priority: models and their files."""
+"""upload, download, reset, delete, restore, unlock, priority: models and their files."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from edgeloop.cli.app import (
     benchmark_only_option,
     common_options,
     confirm,
+    confirm_deletion,
     names_argument,
     opened,
+    output_option,
     shape_option,
     threshold_option,
     unsteady_option,
@@ -35,6 +37,7 @@ from edgeloop.cli.terminal import (
 if TYPE_CHECKING:
     from edgeloop.errors import EdgeloopError
     from edgeloop.models.catalog import Uploaded
+    from edgeloop.models.trash import DeletedModel
     from edgeloop.models.upload import UploadOptions
     from edgeloop.store import Record
     from edgeloop.workspace import Workspace
@@ -112,9 +115,7 @@ def upload(
 
 @click.command()
 @any_names_argument
-@click.option(
-    "--to", type=click.Path(path_type=Path), help="Target folder  [default: the model's name]"
-)
+@output_option("Folder of the files  [default: the model's name]", "FOLDER")
 @click.option(
     "--match", default="*", metavar="GLOB", help="Only files that match, such as '*.csv'."
 )
@@ -122,7 +123,7 @@ def upload(
 @common_options
 def download(
     names: tuple[str, ...],
-    to: Path | None,
+    output: Path | None,
     match: str,
     only_lists: bool,
     experiment: str | None,
@@ -131,16 +132,16 @@ def download(
 ) -> None:
     """Download or list the files of models.
 
-    With several models, each gets a folder named after it below --to. --list shows what there is,
-    of all models unless some are named.
+    With several models, each gets a folder named after it below --output. --list shows what there
+    is, of all models unless some are named.
 
-    Example: edgeloop download calm-heron --to calm/ --match '*.dlc'
+    Example: edgeloop download calm-heron -o calm/ --match '*.dlc'
 
     Example: edgeloop download --list 'brave-*'
     """
     if only_lists:
-        if to is not None:
-            raise click.UsageError("choose one of --list and --to.")
+        if output is not None:
+            raise click.UsageError("choose one of --list and --output.")
         with opened(store, experiment) as workspace:
             _list_files(workspace, names, match, as_json)
         return
@@ -150,7 +151,9 @@ def download(
     with opened(store, experiment) as workspace:
         rows = workspace.find(names)
         for row in rows:
-            folder = to if to is not None and len(rows) == 1 else (to or Path()) / row.key
+            folder = (output or Path()) / row.key
+            if output is not None and len(rows) == 1:
+                folder = output
             paths = workspace.catalog.download(row.key, folder, match)
             fetched += [{"name": row.key, "file": str(path)} for path in paths]
             if not as_json:
@@ -372,29 +375,119 @@ def reset(
 
 @click.command()
 @names_argument
+@click.option("--purge", is_flag=True, help="Delete the files at once; nothing can be restored.")
 @yes_option
 @common_options
 def delete(
-    names: tuple[str, ...], yes: bool, experiment: str | None, store: str | None, as_json: bool
+    names: tuple[str, ...],
+    purge: bool,
+    yes: bool,
+    experiment: str | None,
+    store: str | None,
+    as_json: bool,
 ) -> None:
     """Delete models with all their files.
 
+    Asks first; without a terminal it needs --yes. 'edgeloop restore NAME' brings a model back with
+    its results for seven days, unless a model is uploaded under the same name, or the space is
+    freed: by --purge, or by 'edgeloop gc' with a shorter --older-than.
+
     A model that another tool holds, such as Archai, is left alone until it is free or unlocked.
 
-    Example: edgeloop delete lucky-marten
+    Example: edgeloop delete lucky-marten --yes
     """
     with opened(store, experiment) as workspace:
         rows = workspace.find(names)
-        confirm("delete", rows, yes)
+        confirm_deletion(rows, yes)
         deleted = []
-        for row, _ in _changed(rows, lambda row: workspace.catalog.delete(row.key)):
-            deleted.append({"name": row.key, "deleted": True})
+
+        def remove(row: Record) -> bool:
+            if not purge:
+                return workspace.catalog.discard(row.key)
+            workspace.catalog.delete(row.key)
+            return False
+
+        for row, can_restore in _changed(rows, remove):
+            deleted.append({"name": row.key, "deleted": True, "can_restore": can_restore})
             if not as_json:
-                click.echo(f"{row.key}: deleted")
+                click.echo(f"{row.key}: deleted{'' if can_restore else ' for good'}")
+        kept = [str(item["name"]) for item in deleted if item["can_restore"]]
+        if kept and not as_json:
+            which = kept[0] if len(kept) == 1 else "NAME"
+            undo = f"edgeloop restore {which} -e {workspace.experiment}"
+            click.echo(f"For seven days, this brings it back: {undo}", err=True)
     if as_json:
         print_json(deleted)
     if len(deleted) < len(rows):
         raise SystemExit(1)
+
+
+@click.command()
+@any_names_argument
+@click.option("--list", "only_lists", is_flag=True, help="List what can be restored.")
+@common_options
+def restore(
+    names: tuple[str, ...],
+    only_lists: bool,
+    experiment: str | None,
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """Bring back deleted models.
+
+    A deleted model can be restored with its files and results for seven days. Stages that were
+    running when it was deleted are run again.
+
+    Example: edgeloop restore lucky-marten
+
+    Example: edgeloop restore --list
+    """
+    from edgeloop.models.columns import is_pattern
+
+    if not names and not only_lists:
+        raise click.UsageError("name models to restore, or use --list.")
+    with opened(store, experiment) as workspace:
+        catalog = workspace.catalog
+        if only_lists:
+            _list_deleted(catalog.trash.models(names), workspace.experiment, as_json)
+            return
+        chosen = [name for name in names if not is_pattern(name)]
+        patterns = [name for name in names if is_pattern(name)]
+        if patterns:
+            chosen += [model.name for model in catalog.trash.models(patterns)]
+        if not chosen:
+            click.echo("No deleted model matches. See: edgeloop restore --list", err=True)
+            raise SystemExit(1)
+        restored = []
+        for name in dict.fromkeys(chosen):
+            catalog.restore(name)
+            restored.append({"name": name, "restored": True})
+            if not as_json:
+                click.echo(f"{name}: restored")
+    if as_json:
+        print_json(restored)
+
+
+def _list_deleted(deleted: list[DeletedModel], experiment: str, as_json: bool) -> None:
+    from edgeloop._util.values import size_text
+
+    if as_json:
+        print_json({**vars(model), "since": model.since.isoformat()} for model in deleted)
+    if not deleted:
+        say_empty(f"No deleted model can be restored in experiment '{experiment}'.", as_json)
+    if as_json or not deleted:
+        return
+    cells = [
+        (model.name, f"{model.since:%Y-%m-%d %H:%M}", str(model.files), size_text(model.size))
+        for model in deleted
+    ]
+    columns = (
+        TableColumn("name", 100, 20),
+        TableColumn("deleted", 90),
+        TableColumn("files", 80, right=True),
+        TableColumn("size", 85, right=True),
+    )
+    click.echo(listing(columns, cells, total=plural(len(deleted), "deleted model")))
 
 
 def _changed(rows: list[Record], change: Callable[[Record], T]) -> Iterator[tuple[Record, T]]:
@@ -489,4 +582,4 @@ def priority(
         print_json({"name": row.key, "priority": number} for row in rows)
 
 
-COMMANDS = (upload, download, reset, delete, unlock, priority)
+COMMANDS = (upload, download, reset, delete, restore, unlock, priority)

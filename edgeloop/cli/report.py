@@ -302,10 +302,9 @@ def _shown(pareto: Pareto, row: object) -> dict[str, Value]:
 
 
 def _print(pareto: Pareto) -> None:
-    from edgeloop.models.columns import interval_heading, latency_interval
+    from edgeloop.models.columns import interval_heading, latency_interval, seen_from
     from edgeloop.view.charts import ASCII, UNICODE, plot
     from edgeloop.view.drawing import chart_axes
-    from edgeloop.view.measures import seen_from
 
     if not pareto.rows:
         headings = [item.measure.heading for item in pareto.objectives]
@@ -329,16 +328,17 @@ def _print(pareto: Pareto) -> None:
 
 
 def _cells(pareto: Pareto, row: object, axes: ChartAxes, has_interval: bool) -> list[str]:
-    from edgeloop.models.columns import latency_interval
-    from edgeloop.view.measures import is_latency, latency_cell, seen_from
+    from edgeloop.models.columns import interval_cell, is_latency, latency_cell
 
     values: Values = row  # type: ignore[assignment]
-    cells = [str(values.get("name", ""))]
+    cells, interval = [str(values.get("name", ""))], ""
     for item, measure in zip(pareto.objectives, axes.measures, strict=True):
         text = measure.text(measure.of(values))
         cells.append(latency_cell(values, measure) if is_latency(item.column) else text)
+        if item.column == pareto.latency:
+            interval = interval_cell(values, measure)
     if has_interval:
-        cells.append(str(latency_interval(seen_from(pareto.latency, values)) or ""))
+        cells.append(interval)
     return [*cells, str(values.get("iteration", "")), str(values.get("device", ""))]
 
 
@@ -439,7 +439,18 @@ def portal(
         if not demo:
             check_folder(workspace)
             say_if_new(workspace.settings)
-        serve(workspace, options, lambda address: _announce(workspace, address, as_json, open_page))
+        served = workspace if demo or experiment else _with_models(workspace)
+        serve(served, options, lambda address: _announce(served, address, as_json, open_page))
+
+
+def _with_models(workspace: Workspace) -> Workspace:
+    """Of a store in the project. One elsewhere may not answer yet, which is no reason not to
+    start."""
+    from edgeloop.store.location import SqliteLocation
+    from edgeloop.workspace import with_models
+
+    is_here = isinstance(workspace.settings.location, SqliteLocation)
+    return with_models(workspace) if is_here else workspace
 
 
 def _token(token: str | None, file: Path | None, new: bool, none: bool) -> str:

@@ -14,6 +14,7 @@ import click
 from edgeloop._util.values import plural
 from edgeloop.cli.app import (
     ExistingPath,
+    TimeType,
     benchmark_only_option,
     common_options,
     dataset_folder,
@@ -55,16 +56,16 @@ if TYPE_CHECKING:
 @click.option("--once", is_flag=True, help="Exit after one stage; 1 if it could not be done.")
 @click.option(
     "--idle",
-    type=click.FloatRange(min=0),
-    metavar="SECONDS",
+    type=TimeType(),
+    metavar="TIME",
     help="Exit after this long without work.",
 )
 @click.option(
     "--grace",
-    type=click.FloatRange(min=0),
-    default=30.0,
+    type=TimeType(),
+    default="30s",
     show_default=True,
-    metavar="SECONDS",
+    metavar="TIME",
     help="Time for the current stage to finish after a stop signal.",
 )
 @click.option(
@@ -88,7 +89,7 @@ if TYPE_CHECKING:
     "is rounding by least squares and GPTQ's rule.",
 )
 @fallback_option
-@click.option("--max-benchmark-runs", type=click.IntRange(min=1), help="Number of benchmark runs.")
+@click.option("--runs", type=click.IntRange(min=1), help="Number of benchmark runs.")
 @click.option(
     "--calibration-images", type=click.IntRange(min=1), help="Number of calibration images."
 )
@@ -133,7 +134,7 @@ def runner(
     recover: str | None,
     layers: bool,
     allow_cpu_fallback: bool,
-    max_benchmark_runs: int | None,
+    runs: int | None,
     calibration_images: int | None,
     quick_images: int | None,
     thorough_images: int | None,
@@ -161,7 +162,7 @@ def runner(
     With --drain, and on Ctrl-C, it ends with how many models are done, failed, and left: who holds
     them, or what they wait for. With --drain the exit code is 1 if any model is in error, or if
     work is left that this runner was to do: a conversion that this machine cannot do, for example.
-    --idle 60 waits a minute for more work before it ends, with and without --drain.
+    --idle 60s waits a minute for more work before it ends, with and without --drain.
 
     With --recover, accuracy that a model lost to quantization is recovered where possible, step by
     step. A step is kept only if the score on the device rises beyond its paired interval.
@@ -179,8 +180,8 @@ def runner(
     from edgeloop.workspace import Workspace
 
     settings = load_settings(store, experiment, allow_cpu_fallback=allow_cpu_fallback)
-    if max_benchmark_runs:
-        settings = replace(settings, benchmark_runs=max_benchmark_runs)
+    if runs:
+        settings = replace(settings, benchmark_runs=runs)
     options = RunnerOptions(
         devices=devices,
         dataset=dataset_folder(dataset, settings),

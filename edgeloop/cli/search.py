@@ -128,7 +128,7 @@ def search(
 @click.argument("name", metavar="SEARCH")
 @click.option("--epochs", default=30, show_default=True, help="Passes over the training set.")
 @click.option("--compute", help="Compute to train on  [default: this process]")
-@click.option("--data", help="Dataset, such as working/faces  [default: the search's]")
+@click.option("--dataset", help="Dataset, such as working/faces  [default: the search's]")
 @click.option("--gpus", type=float, default=0.0, help="GPUs per training  [default: 0]")
 @click.option(
     "--at-once", type=click.IntRange(min=1), default=1, help="Concurrent trainings  [default: 1]"
@@ -142,7 +142,7 @@ def train_front(
     name: str,
     epochs: int,
     compute: str | None,
-    data: str | None,
+    dataset: str | None,
     gpus: float,
     at_once: int,
     pipeline: int | None,
@@ -179,7 +179,7 @@ def train_front(
     options |= {"pipeline": pipeline}
     train |= {key: value for key, value in options.items() if value is not None}
     train |= {"compute": compute, "at_once": at_once, "images": None}
-    trainer = trainer_of(train, data or config.data, settings, at_once)
+    trainer = trainer_of(train, dataset or config.data, settings, at_once)
     folder = folder or search_folder(config, settings)
     with Workspace(settings) as workspace, step_bar("training the front") as bar:
         count, trained = len(front_in(folder)), 0
@@ -412,6 +412,7 @@ def _score(value: float | None) -> str:
 
 WIDTH = 80
 _NO_SEARCH = "No search was run or fetched yet. Start one: edgeloop search laptop.yaml"
+_TOO_FEW = "Too few candidates to say which parameters matter."
 _STAR, _NO_STAR = "*", " "
 _MOST_PARAMETERS = 5
 _MOST_ROWS = 40
@@ -543,6 +544,8 @@ def say_search(seen: SeenSearch) -> None:
         click.echo("\n".join(textwrap.wrap(text, WIDTH, subsequent_indent="  ")))
     if seen.importances:
         click.echo(_importance_line(seen))
+    elif any(item.parameters for item in seen.candidates):
+        click.echo(_TOO_FEW)
     if "gpu" in seen.utilisation:
         click.echo(utilisation_line(seen.utilisation))
 
@@ -572,15 +575,26 @@ def _counts(seen: SeenSearch) -> list[str]:
 
 
 def _front_table(seen: SeenSearch, shown: tuple[SeenCandidate, ...]) -> str:
-    from edgeloop.models.columns import interval_heading, latency_interval
+    from edgeloop.models.columns import Column, interval_heading, latency_interval
     from edgeloop.search.base import columns_of
 
     columns = [columns_of(item.values, 0) for item in shown]
-    headings = ("name", *(objective.name for objective in seen.objectives))
-    rows = [(item.name, *(f"{item.values[o.name]:.4g}" for o in seen.objectives)) for item in shown]
+    names = [objective.name for objective in seen.objectives]
+    measures = {name: seen.column(name) for name in names}
+    for name, measure in measures.items():
+        if measure.unit not in ("ms", "µs"):  # as its name says: bytes stay bytes
+            measures[name] = Column(name, "number", "")
+    headings = ("name", *(measure.heading for measure in measures.values()))
+    rows = [
+        (item.name, *(m.text(m.factor * item.values[name]) for name, m in measures.items()))
+        for item in shown
+    ]
     if any(map(latency_interval, columns)):
         headings += (interval_heading(columns),)
-        intervals = [str(latency_interval(row) or "") for row in columns]
+        chip = (m.unit for name, m in measures.items() if name.startswith("chip_latency_ms"))
+        unit = next(chip, "ms")
+        found = [latency_interval(row) for row in columns]
+        intervals = [interval.in_unit(unit) if interval else "" for interval in found]
         rows = [(*row, text) for row, text in zip(rows, intervals, strict=True)]
     return listing(headings, rows, right=headings[1:])
 
@@ -655,16 +669,19 @@ def _letter(place: int) -> str:
 
 
 def _say_searches(searches: list[SeenSearch]) -> None:
+    from edgeloop.search.results import share_reference
+
     if not searches:
         click.echo(_NO_SEARCH)
         return
+    is_comparable = share_reference(searches)
     rows = [
         (
             seen.name,
             f"{len(seen.own)}/{seen.budget}" if seen.budget else str(len(seen.own)),
             f"{seen.counts.get('complete', 0)}" + (seen.taken_over > 0) * f" (+{seen.taken_over})",
             str(len(seen.front)),
-            "" if seen.hypervolume is None else f"{seen.hypervolume:.3f}",
+            *([_volume_text(seen)] if is_comparable else []),
             ", ".join(dict.fromkeys(objective.value for objective in seen.objectives)),
         )
         for seen in searches
@@ -674,7 +691,7 @@ def _say_searches(searches: list[SeenSearch]) -> None:
         TableColumn("candidates", 95, right=True),
         TableColumn("complete", 80, right=True),
         TableColumn("front", 85, right=True),
-        TableColumn("hypervolume", 90, right=True),
+        *([TableColumn("hypervolume", 90, right=True)] if is_comparable else []),
         TableColumn("objectives", 70, 16),
     )
     evaluated = sum(len(seen.own) for seen in searches)
@@ -683,6 +700,12 @@ def _say_searches(searches: list[SeenSearch]) -> None:
     click.echo(listing(columns, rows, total=total))
     if any(seen.taken_over for seen in searches):
         click.echo("(+N): results taken over from earlier searches")
+    if not is_comparable:
+        click.echo("Hypervolumes are left out: their reference points differ.")
+
+
+def _volume_text(seen: SeenSearch) -> str:
+    return "" if seen.hypervolume is None else f"{seen.hypervolume:.3f}"
 
 
 COMMANDS = (search,)

@@ -41,7 +41,7 @@ from edgeloop.cli.terminal import (
 from edgeloop.cli.terminal import watch as show
 
 if TYPE_CHECKING:
-    from edgeloop.models.columns import Column, Row
+    from edgeloop.models.columns import Column
     from edgeloop.models.plan import StageRecord
     from edgeloop.store import Values
     from edgeloop.workspace import Workspace
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 @tag_option
 @click.option(
     "--state",
-    "--status",
     "states",
     multiple=True,
     metavar="WORD",
@@ -417,9 +416,16 @@ def model_table(
     with the screen."""
     now = time.time()
     names = list(chosen) or _usual_columns(rows)
-    cells = zip(*(map(_cells_of(name, now), rows) for name in names), strict=True)
+    measures = [_measure(name, rows) for name in names]
+    cells = zip(
+        *(
+            map(_cells_of(name, measure, now), rows)
+            for name, measure in zip(names, measures, strict=True)
+        ),
+        strict=True,
+    )
     states = [_state(row, now)[1] for row in rows] if screen.width is not None else []
-    titles = _titles(rows, names)
+    titles = _titles(rows, names, measures)
     columns = [
         _column(name, title, bool(chosen)) for name, title in zip(names, titles, strict=True)
     ]
@@ -501,13 +507,19 @@ def _has_value(column: Column, row: Values) -> bool:
     return value is not None and value != ""
 
 
-def _titles(rows: Sequence[Values], names: Sequence[str]) -> list[str]:
-    from edgeloop.models.columns import column_of, interval_heading, score_meaning
+def _measure(name: str, rows: Sequence[Values]) -> Column:
+    """In the unit of the whole column; an interval is in the unit of the latency beside it."""
+    from edgeloop.models.columns import LATENCY, column_in_unit
+
+    return column_in_unit(LATENCY if name == INTERVAL else name, rows)
+
+
+def _titles(rows: Sequence[Values], names: Sequence[str], measures: Sequence[Column]) -> list[str]:
+    from edgeloop.models.columns import interval_heading, score_meaning
 
     meaning = score_meaning(rows)
     titles = []
-    for name in names:
-        column = column_of(name)
+    for name, column in zip(names, measures, strict=True):
         if name == INTERVAL:
             titles.append(interval_heading(rows))
         elif column.group == "score":
@@ -534,11 +546,10 @@ def _column(name: str, title: str, is_chosen: bool) -> TableColumn:
     return TableColumn(title, weight, None if is_number else column.width, right=is_number)
 
 
-def _cells_of(name: str, now: float) -> Callable[[Values], str]:
-    """How to write this column of a row. What the column is, is asked once and not per row."""
-    from edgeloop.models.columns import LATENCY, column_of, latency_interval, recovery_of
+def _cells_of(name: str, column: Column, now: float) -> Callable[[Values], str]:
+    """How to write this column of a row, in the unit of `column`."""
+    from edgeloop.models.columns import LATENCY, interval_cell, latency_cell, recovery_of
 
-    column = column_of(name)
     is_count, is_score = _is_count(column), column.places is not None
     is_agreement = column.group == "agreement"
 
@@ -556,7 +567,7 @@ def _cells_of(name: str, now: float) -> Callable[[Values], str]:
             return f"{value:.3g}"
         if isinstance(value, int | float) and not isinstance(value, bool) and _number(value):
             is_exact = isinstance(value, int) and column.factor == 1
-            return str(value) if is_exact else f"{column.factor * value:.4g}"
+            return str(value) if is_exact else column.text(column.factor * value)
         return str(value)
 
     def recovery(row: Values) -> str:
@@ -565,29 +576,11 @@ def _cells_of(name: str, now: float) -> Callable[[Values], str]:
 
     special: dict[str, Callable[[Values], str]] = {
         "status": lambda row: _state(row, now)[0],
-        LATENCY + column.suffix: _latency(column.suffix),
-        INTERVAL: lambda row: str(latency_interval(row) or ""),
+        LATENCY + column.suffix: lambda row: latency_cell(row, column, has_spread=False),
+        INTERVAL: lambda row: interval_cell(row, column),
         "recovery": recovery,
     }
     return special.get(name, cell)
-
-
-def _latency(suffix: str = "") -> Callable[[Values], str]:
-    """An estimate is always marked as one, and so is a lower bound. `suffix` is that of a further
-    device's columns."""
-    from edgeloop.models.columns import is_estimate, is_lower_bound, mean_latency_ms, unplaced
-
-    def cell(row: Row) -> str:
-        if suffix:
-            row = unplaced(row, suffix)
-        latency_ms = mean_latency_ms(row)
-        if not latency_ms:
-            return ""
-        if not is_estimate(row):
-            return f"{latency_ms:.3g}"
-        return f"≥ {latency_ms:.3g} est" if is_lower_bound(row) else f"{latency_ms:.3g} est"
-
-    return cell
 
 
 def _state(row: Values, now: float) -> tuple[str, str]:

@@ -656,6 +656,7 @@ INTERRUPT_SENTENCES: Mapping[str, str] = {
     "priority": _SO_FAR,
     "unlock": _SO_FAR,
     "delete": _SO_FAR,
+    "restore": _SO_FAR,
     "experiment list": NOTHING,
     "experiment show": NOTHING,
     "experiment set": _SO_FAR,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeloop.cli.app import dataset_folder, json_option, load_settings
+from edgeloop.cli.app import dataset_folder, json_option, load_settings, output_option
 from edgeloop.cli.terminal import (
     INTERRUPT_SENTENCES,
     StepBar,
@@ -94,14 +94,16 @@ def arch() -> None:
     help="Use torch.compile.  [default: on long GPU runs]",
 )
 @click.option(
-    "--out",
+    "--output",
+    "-o",
     type=_path,
+    metavar="FOLDER",
     envvar="EDGELOOP_OUTPUT_DIR",
-    help="Output folder  [default: the job's outputs, else outputs/ID]",
+    help="Folder of the results  [default: the job's outputs, else outputs/ID]",
 )
 @click.option("--cache", type=_path, help="Cache of decoded images  [default: .edgeloop/prepared]")
 @click.option(
-    "--resume/--fresh", default=True, help="Continue from a checkpoint in --out, or start over."
+    "--resume/--fresh", default=True, help="Continue from a checkpoint in --output, or start over."
 )
 @json_option
 def train(
@@ -122,7 +124,7 @@ def train(
     device: str,
     threads: int,
     compiles: bool | None,
-    out: Path | None,
+    output: Path | None,
     cache: Path | None,
     resume: bool,
     as_json: bool,
@@ -137,10 +139,10 @@ def train(
     rate of a tenth or so: for what `runner --recover` cannot win back. What is exported is a plain
     float model.
 
-    Example: edgeloop arch train arch.json --dataset faces/ --epochs 30 --out trained/
+    Example: edgeloop arch train arch.json --dataset faces/ --epochs 30 -o trained/
 
     Example: edgeloop arch train arch.json --dataset faces/ --qat trained/checkpoint.pt
-    --out robust/ --learning-rate 4e-4 --epochs 3
+    -o robust/ --learning-rate 4e-4 --epochs 3
     """
     from edgeloop.paths import outputs
     from edgeloop.search.nets.plan import TrainingPaths, TrainingPlan
@@ -163,7 +165,7 @@ def train(
         compile=compiles,
     )
     architecture = _architecture(arch_file, classes, size, data, task)
-    paths = TrainingPaths(data, out or outputs(architecture.id), cache, settings.project)
+    paths = TrainingPaths(data, output or outputs(architecture.id), cache, settings.project)
     result = _train(architecture, plan, paths, resume)
     if as_json:
         print_json([{**vars(result), "out": str(paths.out)}])
@@ -176,9 +178,7 @@ def train(
 
 @arch.command()
 @_arch_argument
-@click.option(
-    "-o", "--output", required=True, type=_path, help="File to write, for example net.onnx."
-)
+@output_option("File to write, for example net.onnx.", required=True)
 @click.option("--weights", type=_path, help="A checkpoint.pt  [default: untrained weights]")
 @click.option("--seed", default=0, show_default=True, help="Seed of untrained weights.")
 @click.option(

@@ -16,6 +16,7 @@ from edgeloop.cli.app import (
     ExistingPath,
     ModelFileType,
     PrecisionType,
+    TimeType,
     chip_option,
     common_options,
     dataset_folder,
@@ -27,6 +28,7 @@ from edgeloop.cli.app import (
     model_file,
     names_argument,
     opened,
+    output_option,
     runs_option,
     shape_option,
     task_option,
@@ -79,7 +81,7 @@ class _Percent(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 
 @click.command()
 @click.argument("baseline", metavar="BASELINE", type=click.Path(path_type=Path))
-@click.argument("net", metavar="NET", type=ModelFileType(checked=True))
+@click.argument("net", metavar="FILE", type=ModelFileType(checked=True))
 @click.option("--write", "is_writing", is_flag=True, help="Write the baseline instead.")
 @click.option("--device", help="host, htp:CHIP or a board  [default: the baseline's, else htp]")
 @dataset_option
@@ -155,8 +157,8 @@ def gate(
 ) -> None:
     """Fail if a model is worse than a baseline.
 
-    Compares latency, score, memory, size and operators of the ONNX file NET with those that --write
-    has stored in BASELINE. Needs no store. The exit code is 0 if nothing is worse than allowed, 1
+    Compares latency, score, memory, size and operators of an ONNX file with those that --write has
+    stored in BASELINE. Needs no store. The exit code is 0 if nothing is worse than allowed, 1
     for a regression, and 2 if the comparison could not be written.
 
     Example: edgeloop gate --write baseline.json net.onnx --device htp:qcs8550 --dataset faces
@@ -376,11 +378,11 @@ def _compare_figures(variant: Variant) -> list[str]:
     ]
 
 
-# The NET of layers, advise and precision: an ONNX file, a model of the package (`demo:NAME`), or
-# one of the store by its name.
+# What layers, advise and precision take: an ONNX file, a model of the package (`demo:NAME`), or one
+# of the store by its name.
 
 
-net_argument = click.argument("net", metavar="NET")
+net_argument = click.argument("net", metavar="FILE|NAME")
 
 
 @dataclass(frozen=True)
@@ -468,13 +470,13 @@ _BAR_WIDTH = 8
     help="Show the N costliest layers.",
 )
 @click.option(
-    "--limit",
+    "--timeout",
     "limit_s",
-    type=click.FloatRange(min=1),
-    default=60.0,
+    type=TimeType(least_s=1),
+    default="60s",
     show_default=True,
-    metavar="SECONDS",
-    help="Stop refining after this time; the next call continues.",
+    metavar="TIME",
+    help="Stop refining after this long; the next call continues.",
 )
 @workers_option
 @shape_option
@@ -492,7 +494,7 @@ def layers(
 ) -> None:
     """Show which layers take the time on a chip.
 
-    NET is an ONNX file, or a model of the store: its quantized file then, if it was converted. No
+    FILE is an ONNX model, and NAME one of the store: its quantized file, if it was converted. No
     board is needed: parts of the model are compiled, and differences of the compiler's estimate are
     the cost of its layers. Layers that cannot be told apart are one line. Results are cached.
 
@@ -651,7 +653,7 @@ def advise(
 ) -> None:
     """Find exact rewrites that make a model faster.
 
-    NET is an ONNX file or the name of a model in the store. Every rewrite keeps the outputs as they
+    FILE is an ONNX model, and NAME one of the store. Every rewrite keeps the outputs as they
     are, which is checked by running both models, and is re-compiled; those that lower the estimate
     are shown with their gain. Nothing is changed unless --apply names a file to write.
 
@@ -801,7 +803,7 @@ _NAME_WIDTH = 34
 )
 @task_option
 @click.option(
-    "--inputs",
+    "--calibration",
     type=ExistingPath(),
     metavar="FOLDER|FILE",
     help="Images, .npy, .npz or .raw in place of a dataset  [default: random inputs]",
@@ -826,12 +828,7 @@ _NAME_WIDTH = 34
     metavar="POINTS",
     help="Take the fastest plan that loses at most so many points of the score (dB of a PSNR).",
 )
-@click.option(
-    "--output",
-    "-o",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Where to write the plan  [default: NAME.precision.yaml]",
-)
+@output_option("Where to write the plan  [default: NAME.precision.yaml]")
 @click.option("--no-upload", is_flag=True, help="Do not add the variant to the store.")
 @workers_option
 @shape_option
@@ -842,7 +839,7 @@ def precision(
     device: str,
     dataset: Path | None,
     task: str | None,
-    inputs: Path | None,
+    calibration: Path | None,
     images: int | None,
     choose: int | None,
     budget_ms: float | None,
@@ -858,15 +855,15 @@ def precision(
 ) -> None:
     """Find the tensors that deserve 16 bits.
 
-    NET is an ONNX file or a model of the store. Ranks every tensor by the error that its rounding
-    alone makes, computed on this CPU; only the few most sensitive ones, and plans that give some
-    activations 16 bits or some weights 4, are simulated. Shows the front of latency and accuracy.
-    The chosen plan, by default the one that gains most for little time, is written as a file for
-    --precision mixed:FILE; a model of the store gets a variant with it. Also names the first layer
-    whose output on the chip is far from the float one. A run that was interrupted continues where
-    it was.
+    FILE is an ONNX model, and NAME one of the store. Ranks every tensor by the error that its
+    rounding alone makes, computed on this CPU; only the few most sensitive ones, and plans that
+    give some activations 16 bits or some weights 4, are simulated. Shows the front of latency and
+    accuracy. The chosen plan, by default the one that gains most for little time, is written as a
+    file for --precision mixed:FILE; a model of the store gets a variant with it. Also names the
+    first layer whose output on the chip is far from the float one. A run that was interrupted
+    continues where it was.
 
-    Example: edgeloop precision net.onnx --device htp:qcs8550 --inputs images
+    Example: edgeloop precision net.onnx --device htp:qcs8550 --calibration images
     """
     from edgeloop._util.files import sha256_of
     from edgeloop.tuning.precision import PrecisionOptions, choose_point, tune_precision
@@ -878,7 +875,7 @@ def precision(
         if allow_cpu_fallback:
             settings = settings.with_keys(allow_cpu_fallback=True)
         data = given_dataset(dataset, settings)
-        options = PrecisionOptions(device, data, task or "", images or 0, inputs, workers or 0)
+        options = PrecisionOptions(device, data, task or "", images or 0, calibration, workers or 0)
         digest = sha256_of(opened_model.uploaded)
         with _progress() as progress:
             report = tune_precision(

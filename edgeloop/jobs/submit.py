@@ -175,7 +175,8 @@ class Submission:
         return self._start([(again, replace(spec, name=again.name))], [shared], previous)[0]
 
     def _tell(self, spec: JobSpec, shared: SharedUpload) -> None:
-        self.tell(f"{shared.summary} · compute {self.compute.name}")
+        note = f", {self.compute.note}" if self.compute.note else ""
+        self.tell(f"{shared.summary} · compute {self.compute.name}{note}")
         if shared.warning:
             self.tell(shared.warning)
         for name in too_short(spec.filled_variables(), spec.secrets):

@@ -64,6 +64,7 @@ from edgeloop.models.plan import (
     utc,
 )
 from edgeloop.models.queue import Queue
+from edgeloop.models.trash import Trash
 from edgeloop.models.upload import (
     Uploader,
     UploadOptions,
@@ -158,8 +159,8 @@ class Model:
         self.catalog.set_priority(self.name, priority)
 
     def delete(self) -> None:
-        """Delete the model's row and all its files. Runners that work on it lose their claims; a
-        model that another tool holds, such as Archai, is refused."""
+        """Delete the model's row and all its files, for good. Runners that work on it lose their
+        claims; a model that another tool holds, such as Archai, is refused."""
         self.catalog.delete(self.name)
 
 
@@ -199,6 +200,11 @@ class Catalog:
     def stored(self) -> ModelFiles:
         """The files of the models."""
         return ModelFiles(self._store, self.experiment)
+
+    @functools.cached_property
+    def trash(self) -> Trash:
+        """The models that were deleted and can be restored."""
+        return Trash(self._store, self.experiment)
 
     @functools.cached_property
     def _queue(self) -> Queue:
@@ -340,6 +346,61 @@ class Catalog:
                 failed.append(stage.name)
         return failed
 
+    def discard(self, name: str) -> bool:
+        """Delete the row so that `restore` can bring the model back until the trash is emptied.
+        False: it is gone for good, since an upload or a delete of it broke off, its files are not
+        Edgeloop's own, or the disk has no room for its note.
+
+        As in `delete`, runners of ours lose their leases, and a row that another tool holds is
+        refused. The note is written before the row is marked, by whoever marks it first."""
+        first = self.get(name)
+        self.stored.check_place(first)
+        self._store.begin_writing()  # before the note, which no table would refuse
+        is_marked = first.values.get("status") == "deleting" and self.trash.has(name)
+        if not is_marked and (
+            first.values.get("status") in ("uploading", "deleting")
+            or self.stored.is_elsewhere(first)
+        ):
+            self.delete(name)
+            return False
+
+        def close(row: Record) -> Changes:
+            if _upload_of(row) != _upload_of(first):
+                raise ModelBusy(name=name, reason="it was uploaded again meanwhile")
+            self._refuse_foreign(row)
+            if row.values.get("status") != "deleting":
+                self.trash.put(row)
+            return self._closing()
+
+        try:
+            _, marked = self._change(name, close)
+        except StoreFull:
+            self.delete(name)
+            return False
+        try:
+            self._models.delete(marked)
+        except RowChanged:
+            reason = "another command is deleting it, too"
+            raise ModelBusy(name=name, reason=reason) from None
+        return True
+
+    def restore(self, name: str) -> None:
+        """Bring back a discarded model with its results. Whoever held a stage of it holds it no
+        longer. Raises NotFound where the trash has no such model."""
+        values = self.trash.read(check_model_name(name))
+        try:
+            row = self._models.insert(name, values)
+        except RowExists:
+            reason = f"{name} cannot be restored: experiment '{self.experiment}' has a model of "
+            raise BadInput(reason=f"{reason}that name; delete that one first") from None
+        self.unlock(name)
+        self._uploader.remember(row)
+        self.trash.remove(name)
+
+    def _closing(self) -> Changes:
+        closed: Changes = {"status": "deleting", "node": "", "stages": None}
+        return {**closed, "since": utc(self._clock())}
+
     def delete(self, name: str) -> None:
         """Delete all files, then the row. A delete that is cut off can be repeated.
 
@@ -359,8 +420,7 @@ class Catalog:
                 raise ModelBusy(name=name, reason="it was uploaded again meanwhile")
             self._refuse_foreign(row)
             self._uploader.breaks_off(row)
-            closed: Changes = {"status": "deleting", "node": "", "stages": None}
-            return {**closed, "since": utc(self._clock())}
+            return self._closing()
 
         before, marked = self._closed(name, close)
         files = self.stored.all_of(before)
@@ -392,7 +452,7 @@ class Catalog:
             self._uploader.take_back(row)
         else:
             with contextlib.suppress(NoSuchModel):
-                self.delete(row.key)
+                self.discard(row.key)
         after = self._models.get(row.key)
         return after is None or after.values.get("status") not in ("uploading", "deleting")
 
@@ -446,6 +506,11 @@ class Catalog:
         """Lower is sooner, 0 before everything else; None gives back the stages' own."""
         check_priority(priority)
         self._change(name, lambda row: {"priority": priority})
+
+    def annotate(self, name: str, tags: Sequence[str], comment: str) -> None:
+        """Replace the labels of a model, and what people noted about it."""
+        changes: Changes = {"tags": json.dumps(list(dict.fromkeys(tags)), ensure_ascii=False)}
+        self._change(name, lambda row: {**changes, "comment": comment or None})
 
     def held_by(self, node: str) -> list[Record]:
         """Models on which this machine holds a claim. Finished ones are not looked at."""

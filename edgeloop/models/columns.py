@@ -13,11 +13,11 @@ import math
 import random
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from edgeloop._util.values import range_text
+from edgeloop._util.values import bare_range, number_text, range_text
 from edgeloop.errors import BadInput, BadName, ModelBusy, RowChanged
 from edgeloop.store import Changes, Record, Table, Value, Values
 
@@ -124,7 +124,8 @@ class Column:
     def of(self, row: Row) -> float:
         """The number that people see; NaN if the row has no finite one: empty, `n/a`, infinity."""
         if self.name == LATENCY + self.suffix:
-            return latency_ms(unplaced(row, self.suffix) if self.suffix else row)
+            in_ms = latency_ms(unplaced(row, self.suffix) if self.suffix else row)
+            return in_ms * (self.factor / COLUMNS[LATENCY].factor)
         return number(self.factor * number(row.get(self.name)))
 
     def text(self, value: float) -> str:
@@ -132,7 +133,7 @@ class Column:
             return ""
         if self.places is not None and abs(value) < 1000:
             return f"{value:.{self.places}f}"
-        return f"{value:.4g}"
+        return number_text(value)
 
 
 COLUMNS: dict[str, Column] = {}
@@ -381,7 +382,8 @@ _OF_EDGELOOP = (
     Column("use_pillow", "boolean", "whether images were prepared with Pillow"),
     Column("error", "text", "the last error, with its stage"),
     Column("since", "text", "time of the last change of status, UTC"),
-    Column("tags", "json", "labels given at upload, a list"),
+    Column("tags", "json", "labels given at upload or in the portal, a list"),
+    Column("comment", "text", "what people noted about it"),
     Column("shapes", "json", "shapes of inputs whose sizes the file leaves open, by name"),
     Column(
         "size",
@@ -713,9 +715,15 @@ def column_of(name: str) -> Column:
 
 
 def column_named(name: str) -> str:
-    """The stored name of a column: both `latency_ms`, as tables show it, and `mean` are valid."""
-    base, suffix = split_place(name, _NAMES_SHOWN)
-    return _NAMES_SHOWN.get(base, base) + suffix
+    """The stored name of a column: `latency_ms` and `latency_us`, as tables show it, and `mean` are
+    valid."""
+    known = {**_NAMES_SHOWN, **{_in_us(shown): n for shown, n in _NAMES_SHOWN.items()}}
+    base, suffix = split_place(name, known)
+    return known.get(base, base) + suffix
+
+
+def _in_us(heading: str) -> str:
+    return heading.removesuffix("_ms") + "_us" if heading.endswith("_ms") else heading
 
 
 def place_suffix(word: str, place: str) -> str:
@@ -926,8 +934,14 @@ class LatencyInterval:
     coverage: float | None
 
     def __str__(self) -> str:
-        """A range without a stated probability is in brackets."""
-        text = range_text(self.low_ms, self.high_ms)
+        """With its unit, for a sentence; in brackets without a stated probability."""
+        return self._bracketed(range_text(self.low_ms, self.high_ms))
+
+    def in_unit(self, unit: str) -> str:
+        """Bare numbers for a column whose heading has the unit, ms or µs."""
+        return self._bracketed(bare_range(self.low_ms, self.high_ms, unit))
+
+    def _bracketed(self, text: str) -> str:
         return text if self.coverage else f"({text})"
 
 
@@ -967,6 +981,136 @@ def interval_heading(rows: Iterable[Mapping[str, object]]) -> str:
 def latency_notes(row: Mapping[str, object]) -> str:
     """Why there is no interval, or where it comes from."""
     return str(row.get("latency_basis") or "") if is_estimate(row) else ""
+
+
+# How people see a value and its interval: in one unit for the whole column, named by its heading.
+
+
+_WELL_BELOW_MS, _MOST_IN_US = 0.5, 10.0
+
+
+def readable(measure: Column, values: Sequence[float]) -> tuple[Column, float]:
+    """The measure in the unit that reads best, and the factor of its values: microseconds where
+    most latencies are well below a millisecond. For people only; programs always get ms."""
+    if measure.unit != "ms" or not values:
+        return measure, 1.0
+    if sorted(values)[len(values) // 2] >= _WELL_BELOW_MS or max(values) >= _MOST_IN_US:
+        return measure, 1.0
+    shown = re.sub(r"_ms(?=$|@|_on_)", "_us", measure.heading, count=1)
+    return replace(measure, unit="µs", factor=1e3 * measure.factor, shown=shown), 1e3
+
+
+def column_in_unit(column: str, rows: Collection[Row]) -> Column:
+    """The column in the one unit in which its values in these rows read best."""
+    measure = column_of(column)
+    if measure.unit != "ms":
+        return measure
+    seen = [seen_from(column, row) for row in rows] if is_latency(column) else []
+    values = [mean for row in seen if (mean := mean_latency_ms(row))] or [
+        value for row in rows if not math.isnan(value := measure.of(row))
+    ]
+    return readable(measure, values)[0]
+
+
+def is_latency(column: str) -> bool:
+    """Whether it is the latency on any device."""
+    return split_place(column)[0] == LATENCY
+
+
+def seen_from(column: str, row: Row) -> Row:
+    """The row as the device has it that a column is of: a further one has columns of its own."""
+    _, suffix = split_place(column)
+    return unplaced(row, suffix) if suffix else row
+
+
+def latency_cell(row: Row, measure: Column, has_spread: bool = True) -> str:
+    """In the unit of `measure`, which its heading names: `0.61 ± 0.02`, `≥ 0.61 est`."""
+    row = seen_from(measure.name, row)
+    factor = measure.factor / COLUMNS[LATENCY].factor
+    if is_lower_bound(row):
+        return f"≥ {measure.text(factor * mean_latency_ms(row))} est"
+    text, sigma = measure.text(factor * latency_ms(row)), factor * sigma_ms(row)
+    if not text:
+        return ""
+    spread = f" ± {number_text(sigma, 2)}" if sigma > 0 and has_spread else ""
+    return f"{text}{spread}{' est' if is_estimate(row) else ''}"
+
+
+def interval_cell(row: Row, measure: Column) -> str:
+    """The interval of an estimate, in the same unit as its value: `405 – 480`."""
+    interval = latency_interval(seen_from(measure.name, row))
+    return interval.in_unit(measure.unit) if interval else ""
+
+
+def value_span(row: Row, measure: Column) -> tuple[float, float] | None:
+    """Where the value may lie, in the unit of `measure`: the interval of an estimate or a score,
+    two standard deviations of measured runs, and the value itself where it is exact. None without a
+    value; an estimate without an interval may lie anywhere."""
+    value = measure.of(row)
+    if math.isnan(value):
+        return None
+    if measure.group == "score":
+        return score_interval(row, measure.name) or (value, value)
+    if not is_latency(measure.name):
+        return value, value
+    seen, factor = seen_from(measure.name, row), measure.factor / COLUMNS[LATENCY].factor
+    interval = latency_interval(seen)
+    if interval:
+        return factor * interval.low_ms, factor * interval.high_ms
+    if is_estimate(seen):
+        return -math.inf, math.inf
+    sigma = factor * sigma_ms(seen)
+    spread = 0.0 if math.isnan(sigma) else 2 * sigma
+    return value - spread, value + spread
+
+
+def are_best(rows: Sequence[Row], measure: Column) -> list[bool]:
+    """Which values are better than every other one that is not the same, as far as anybody can
+    tell: their spans must not overlap."""
+    spans = {n: span for n, row in enumerate(rows) if (span := value_span(row, measure))}
+    if measure.goal is None or len(spans) < 2:
+        return [False] * len(rows)
+    values = {place: measure.of(rows[place]) for place in spans}
+    best = min(values.values()) if measure.goal == "min" else max(values.values())
+
+    def is_apart(place: int) -> bool:
+        low, high = spans[place]
+        others = [spans[n] for n in spans if (values[n], spans[n]) != (best, spans[place])]
+        if measure.goal == "min":
+            return all(high < other_low for other_low, _ in others)
+        return all(low > other_high for _, other_high in others)
+
+    return [values.get(place) == best and is_apart(place) for place in range(len(rows))]
+
+
+def sigma_ms(row: Row) -> float:
+    """One standard deviation of the runs; the table holds it as percent of the mean."""
+    return number(latency_ms(row) * number(row.get("stdev")) / 100.0)
+
+
+# Values of a search as people see them.
+
+
+_LABELS = (
+    Column("chip_latency_ms", "number", "", label="estimated latency", unit="ms"),
+    Column("host_latency_ms", "number", "", label="latency on the host's CPU", unit="ms"),
+    Column("farm_latency_ms", "number", "", label="measured latency", unit="ms"),
+    Column("memory_bytes", "number", "", label="memory", unit="MB", factor=1e-6),
+    Column("ddr_bytes", "number", "", label="DDR traffic", unit="MB", factor=1e-6),
+    Column("val_f1", "number", "", label="F1 after partial training"),
+    Column("farm_f1", "number", "", label="F1 on the device"),
+)
+_VALUES = {column.name: column for column in _LABELS}
+
+
+def search_measure(name: str) -> Column:
+    """The value of a search as people read it: `chip_latency_ms@htp:qcs8550` is the estimated
+    latency on qcs8550."""
+    value, _, device = name.partition("@")
+    column = _VALUES.get(value) or COLUMNS.get(value) or Column(value, "number", "")
+    column = replace(column, name=name, shown=name)
+    chip = device.rpartition(":")[2]
+    return replace(column, label=f"{column.label} on {chip}") if chip else column
 
 
 def _number(value: object) -> float:

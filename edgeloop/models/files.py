@@ -53,6 +53,7 @@ from edgeloop.models.plan import (
     records_of,
     with_records,
 )
+from edgeloop.models.trash import DELETED
 from edgeloop.store import BlobInfo, Changes, Record, Store, check_blob_key
 
 ATTEMPTS_FOLDER = ".attempts"
@@ -156,7 +157,11 @@ class ModelFiles:
             key = blob.key.removeprefix(f"{folder}/")
             if key in named:
                 by_name[named[key]] = _file(named[key], blob, contents.get(key, ""))
-            elif not key.startswith(f"{ATTEMPTS_FOLDER}/") and _plain_name(key) not in names:
+            elif (
+                key != DELETED
+                and not key.startswith(f"{ATTEMPTS_FOLDER}/")
+                and _plain_name(key) not in names
+            ):
                 by_name.setdefault(_shown_name(key), _file(_shown_name(key), blob))
         for blob in self._of_archai(row):
             name = blob.key.removeprefix(f"{row.key}/")
@@ -328,6 +333,10 @@ class ModelFiles:
     def all_of(self, row: Record) -> list[BlobInfo]:
         """Everything, wherever it is."""
         return [*self._store.blobs.list(f"{self._folder(row.key)}/"), *self._of_archai(row)]
+
+    def is_elsewhere(self, row: Record) -> bool:
+        """Whether other tools keep files of the model outside its folder."""
+        return bool(self._of_archai(row))
 
     def _of_archai(self, row: Record) -> list[BlobInfo]:
         """Files directly in `<model>/`, of a row that Edgeloop did not upload. Deeper ones belong

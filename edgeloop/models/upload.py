@@ -242,6 +242,16 @@ class Uploader:
                 raise ModelBusy(name=row.key, reason="another upload of that name took over")
             self._blobs.delete_unchanged(left)
 
+    def remember(self, row: Record) -> None:
+        """Note the content of a model whose row is in again, unless another model has it now."""
+        content = str(row.values.get("content", ""))
+        note = self._notes.get(content)
+        if content and self._row_with(content, None, note) is None:
+            token = records_of(row.values).get(UPLOAD, StageRecord()).token or uuid.uuid4().hex
+            won = self._notes.win(content, row.key, token, note)
+            if won is not None:
+                self._notes.confirm(won, row.key)
+
     def breaks_off(self, row: Record) -> None:
         """Note, before the row is deleted, that its upload may still wake up and store files."""
         if row.values.get("status") == "uploading":

@@ -209,6 +209,7 @@ class CommandResult:
     how: Literal["by itself", "canceled", "timeout"]
     out_of_memory: bool
     last_line: str = ""  # of its own output: of a script in Python, its error
+    python: str = ""  # the interpreter, if the command is a script in Python
 
     def reason(self) -> str:
         """One sentence about a failure."""
@@ -220,6 +221,9 @@ class CommandResult:
             return f"killed by {name}{guess}"
         memory = "; one of its processes was killed, out of memory" if self.out_of_memory else ""
         said = f": {self.last_line}" if self.last_line else ""
+        if self.python and self.last_line.startswith("ModuleNotFoundError: "):
+            said += f"; it ran with {self.python}: install the module there, or list it in a file"
+            said += " for --requirements"
         return f"the command ended with exit code {self.exit_code}{memory}{said}"
 
 

@@ -219,7 +219,9 @@ class Supervisor:
             ready = self._command(ticket, attempt, prepared)
             start = self._log.size()
             result = command.run(ready, self._events, ticket.grace_s, deadline, started)
-            result = replace(result, last_line=self._log.last_line(start))
+            is_python = ready.arguments[0] == prepared.interpreter.python
+            python = prepared.interpreter.python if is_python else ""
+            result = replace(result, last_line=self._log.last_line(start), python=python)
             if result.how != "by itself" or result.exit_code == 0 or attempt == last:
                 break
             self._log.write(f"attempt {attempt} failed: {result.reason()}; starting it again")

@@ -170,13 +170,14 @@ class JobFiles:
     kept_bytes: int = 0
     largest_kept: tuple[CreatedFile, ...] = ()
 
-    def note(self, most: int = 3) -> str:
-        """A sentence about files outside outputs/; empty if there are none."""
+    def note(self, most: int = 3, name: str = "NAME") -> str:
+        """A sentence about files outside outputs/; empty if there are none. `name` is the job's on
+        the machine that reads it, which a node does not know."""
         parts = []
         if self.kept:
             fate = f"{'is' if self.kept == 1 else 'are'} kept for {KEPT_DAYS} days"
             parts.append(_created(self.kept, self.kept_bytes, fate, self.largest_kept[:most]))
-            parts.append("'edgeloop job results --all' fetches them")
+            parts.append(f"'edgeloop job results --all {name}' fetches them")
         if self.left:
             fate = "was not kept" if self.left == 1 else "were not kept"
             parts.append(_created(self.left, self.left_bytes, fate, self.largest[:most]))

@@ -32,11 +32,12 @@ from edgeloop.jobs.records import (
     used_code,
 )
 from edgeloop.models.catalog import Catalog
-from edgeloop.models.columns import check_model_name
+from edgeloop.models.columns import check_experiment_name, check_model_name
 from edgeloop.models.files import ATTEMPTS_FOLDER, Leftovers, is_copy
 from edgeloop.models.plan import UPLOAD, default_plan, records_of
 from edgeloop.models.queue import Queue
 from edgeloop.models.runners import Registry
+from edgeloop.models.trash import KEPT_S, is_note
 from edgeloop.node.ticket import KEPT_DAYS
 from edgeloop.operate.fleet.records import FleetRecord, Fleets
 from edgeloop.paths import runs_folder
@@ -57,7 +58,7 @@ def find_leftovers(
     store, settings = workspace.store, workspace.settings
     now = store.now() if now is None else now
     draft = ReportDraft()
-    for experiment in options.experiments or store.experiments():
+    for experiment in options.experiments or _experiments(store):
         ModelLeftovers(store, experiment, settings, options.older_s, now).find(draft)
     find_runners(store, options.older_s, draft)
     find_fleets(store, options.older_s, draft)
@@ -88,6 +89,19 @@ def remove_leftovers(report: Report) -> Iterator[tuple[Finding, int | EdgeloopEr
             yield finding, finding.remove()
         except EdgeloopError as error:
             yield finding, error
+
+
+def _experiments(store: Store) -> list[str]:
+    """Also those whose models were all deleted: they have no rows, and their trash is left."""
+    with_trash = {blob.key.split("/")[0] for blob in store.blobs.list("") if is_note(blob)}
+    return sorted({*store.experiments(), *filter(_is_experiment, with_trash)})
+
+
+def _is_experiment(name: str) -> bool:
+    with contextlib.suppress(BadName):
+        check_experiment_name(name)
+        return True
+    return False
 
 
 def _merged(findings: list[Finding]) -> list[Finding]:
@@ -223,7 +237,8 @@ class ModelLeftovers:
         attempts_at_once: bool = False,
     ) -> None:
         """`attempts_at_once`: files of attempts that never counted go whatever their age. Rows
-        alone say which these are; an age only keeps `gc` to what it was asked for."""
+        alone say which these are; an age only keeps `gc` to what it was asked for. Models that were
+        deleted can be restored for `older_s`, and for seven days if nobody chose an age."""
         self._store = store
         self._experiment = experiment
         self._models: Table = store.models(experiment)
@@ -239,6 +254,7 @@ class ModelLeftovers:
         least_s = settings.lease_seconds + settings.clock_margin_seconds + SAFETY_S
         self._before = now - max(older_s, least_s)
         self._attempts_before = math.inf if attempts_at_once else self._before
+        self._trash_before = now - (KEPT_S if attempts_at_once else older_s)
         self._now = now
 
     def find(self, draft: ReportDraft) -> None:
@@ -280,11 +296,16 @@ class ModelLeftovers:
         results: list[BlobInfo] = []
         unpublished: list[BlobInfo] = []
         gone: dict[str, Sequence[BlobInfo]] = {}
+        deleted: dict[str, Sequence[BlobInfo]] = {}
         strange: list[str] = []
         for name, blobs in suspects.items():
             row = self._models.get(name)
+            note = next(filter(is_note, blobs), None)
             if row is None:
-                if not _is_model(blobs):
+                if note is not None:
+                    if note.modified.timestamp() < self._trash_before:
+                        deleted[name] = blobs
+                elif not _is_model(blobs):
                     strange.append(name)
                 elif all(self._is_old(blob) for blob in blobs):
                     gone[name] = blobs
@@ -326,6 +347,9 @@ class ModelLeftovers:
         names = self._named(gone)
         why = "models whose rows are gone"
         draft.add("files of models", STORE, sizes, why, lambda: self._clear(gone), names)
+        sizes = [sum(blob.size for blob in blobs) for blobs in deleted.values()]
+        names, why = self._named(deleted), "'edgeloop restore' could still bring them back"
+        draft.add("deleted models", STORE, sizes, why, lambda: self._empty(deleted), names)
 
     def _add(
         self,
@@ -370,6 +394,10 @@ class ModelLeftovers:
 
     def _clear(self, names: Iterable[str]) -> int:
         return sum(self._catalog.clear_orphans(name, self._before) for name in names)
+
+    def _empty(self, names: Iterable[str]) -> int:
+        before = self._trash_before
+        return sum(self._catalog.clear_orphans(name, before) for name in names)
 
     def _clears(self, names: Sequence[str]) -> Callable[[], int]:
         def clear() -> int:

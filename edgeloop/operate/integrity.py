@@ -26,6 +26,7 @@ from edgeloop.errors import (
 from edgeloop.models.files import contents_of, is_as_uploaded
 from edgeloop.models.plan import UPLOAD, default_plan, records_of
 from edgeloop.models.queue import Queue
+from edgeloop.models.trash import is_note
 from edgeloop.settings import Settings
 from edgeloop.store import BlobInfo, LostRow, Record, Store, Table, Values, check_values, lost_rows
 from edgeloop.store.location import (
@@ -209,7 +210,8 @@ class _Experiment:
             if not is_half_made(row.values):
                 self._check_row(row, stored, content)
         owners = {key.split("/")[1] for key in stored if key.count("/") > 1}
-        orphans = owners - rows.keys() - lost
+        deleted = {key.split("/")[1] for key, blob in stored.items() if is_note(blob)}
+        orphans = owners - rows.keys() - lost - deleted
         if orphans:
             what = f"{len(orphans)} in {self._name}"
             self._health.notes.append(f"folders of models without a row: {what} ('edgeloop gc')")

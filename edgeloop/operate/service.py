@@ -19,6 +19,7 @@ from pathlib import Path
 from edgeloop._util.files import write_atomic
 from edgeloop._util.redact import redact
 from edgeloop._util.system import python_module
+from edgeloop._util.values import seconds_of
 from edgeloop.errors import BadInput
 from edgeloop.settings import config_folder
 
@@ -184,8 +185,9 @@ def _grace_s(arguments: Sequence[str]) -> float:
     for word, following in pairwise((*arguments, "")):
         option, _, value = word.partition("=")
         if option == "--grace":
+            seconds = seconds_of(value or following)
             with suppress(ValueError):
-                return float(value or following)
+                return float(value or following) if seconds is None else seconds
     return 30.0
 
 

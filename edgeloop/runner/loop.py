@@ -197,7 +197,7 @@ def _serve(
         if lacks:
             note(f"{lacks} Conversion and accuracy are left to others.")
         elif options.dataset is None:
-            note(_without_dataset(options))
+            note(_without_dataset(options, asked))
         task = TensorsTask() if lacks else _open_task(options, workspace.settings, context.folder)
         if not lacks:
             _check_data(task, options)
@@ -686,9 +686,13 @@ def _check_data(task: Task, options: RunnerOptions) -> None:
         TensorsTask(options.calibration).check()
 
 
-def _without_dataset(options: RunnerOptions) -> str:
+def _without_dataset(options: RunnerOptions, asked: ExperimentSettings) -> str:
+    if options.benchmark_only and not options.quantize:
+        return "Latency only: this runner needs no dataset."
     source = f"inputs of {options.calibration}" if options.calibration else "random inputs"
     remedy = "--dataset FOLDER, or INPUT_DATASET in the environment, adds accuracy"
+    if asked.has_random_inputs:
+        remedy = "the experiment asks for that, and 'edgeloop experiment set --dataset' changes it"
     if options.benchmark_only:
         return f"No dataset: latency only, calibrated on {source}; {remedy}."
     return (

@@ -25,6 +25,7 @@ from edgeloop._util.values import plural
 from edgeloop._util.yaml import NotYaml, parse_yaml
 from edgeloop.errors import BadInput, EdgeloopError, ModelBusy, NameTaken
 from edgeloop.models.catalog import Candidates
+from edgeloop.models.columns import Column, readable, search_measure
 from edgeloop.pareto import FIRST_RESULTS, Floats, ObjectiveScale, non_dominated, scale_of, share
 from edgeloop.search.base import Evaluator, barred_devices, columns_of, is_result, on_device
 from edgeloop.search.config import CHIP, MINIMISED, Objective, SearchConfig, SearchFront, config_of
@@ -774,6 +775,12 @@ class SeenSearch:
     def hypervolume(self) -> float | None:
         return self.curve[-1][1] if self.curve else None
 
+    def column(self, name: str) -> Column:
+        """A value as people read it; a latency in the unit that suits all candidates."""
+        measure = search_measure(name)
+        values = [item.values[name] for item in self.candidates if name in item.values]
+        return readable(measure, [measure.factor * value for value in values])[0]
+
     @cached_property
     def front(self) -> tuple[SeenCandidate, ...]:
         """All that are on any front, best first."""
@@ -812,6 +819,12 @@ class SeenSearch:
                 for objective in self.objectives
             },
         )
+
+
+def share_reference(searches: Iterable[SeenSearch]) -> bool:
+    """Whether the hypervolumes of searches can stand side by side: measured from one point."""
+    points = [seen.reference.scales for seen in searches if seen.reference is not None]
+    return all(point == points[0] for point in points)
 
 
 def read_search(folder: Path, name: str = "") -> SeenSearch:
@@ -1021,17 +1034,23 @@ def _number(text: str) -> float:
 # alike. A parameter that only some candidates have is judged among these: that the others lack it
 # counts for the parameter that decided it. Numbers with many values are compared in quarters.
 #
+# With many parameters and few candidates, some parameter always seems to explain a lot. Only shares
+# beyond chance are kept: the objective is shuffled, and a share must exceed what the best of all
+# parameters reaches in nineteen of twenty shuffles.
+#
 # Optuna's evaluators need either scikit-learn or parameters that every trial has.
 
 
 FEWEST = 8  # candidates below which nothing can be said
+SHUFFLES, CHANCE = 200, 0.05
+_AT_ONCE = 50  # shuffles, so that memory does not grow with the table
 _MOST_LEVELS = 5
 _QUARTERS = 4
 
 
 @dataclass(frozen=True)
 class Importance:
-    """`shares` by objective, each between 0 and 1."""
+    """`shares` by objective, each between 0 and 1 and beyond chance."""
 
     parameter: str
     shares: Mapping[str, float]
@@ -1045,47 +1064,64 @@ def importances(
     parameters: Sequence[Mapping[str, object]], values: Mapping[str, Sequence[float]]
 ) -> tuple[Importance, ...]:
     """The most important first. `values` has a number per candidate for each objective, NaN where
-    it is not known. Parameters that never differ are left out; empty if there are too few
-    candidates."""
-    names = sorted({name for params in parameters for name in params})
-    numbers_by_objective = {
-        objective: np.asarray(numbers, dtype=np.float64) for objective, numbers in values.items()
-    }
-    ranked = []
-    for name in names:
-        shares = {
-            objective: _explained([params.get(name) for params in parameters], numbers)
-            for objective, numbers in numbers_by_objective.items()
-        }
-        told = {objective: share for objective, share in shares.items() if share is not None}
-        if told:
-            ranked.append(Importance(name, told))
+    it is not known. Parameters whose share could be chance are left out; empty if there are too
+    few candidates to say more."""
+    shares: dict[str, dict[str, float]] = {}
+    for objective, numbers in values.items():
+        for name, part in _beyond_chance(parameters, np.asarray(numbers, np.float64)).items():
+            shares.setdefault(name, {})[objective] = part
+    ranked = [Importance(name, told) for name, told in shares.items()]
     return tuple(sorted(ranked, key=lambda item: (-item.most, item.parameter)))
 
 
-def _explained(settings: Sequence[object], numbers: Floats) -> float | None:
-    """None if nothing can be said."""
+def _beyond_chance(parameters: Sequence[Mapping[str, object]], numbers: Floats) -> dict[str, float]:
+    """The share of each parameter that explains one objective."""
     is_known = np.isfinite(numbers)
     if is_known.sum() < FEWEST:
-        return None
+        return {}
     ranks = _ranks(numbers[is_known])
-    total = float(((ranks - ranks.mean()) ** 2).sum())
-    known_settings = [
-        setting for setting, has_number in zip(settings, is_known, strict=True) if has_number
-    ]
-    has = np.array([setting is not None for setting in known_settings])
-    levels = _levels([setting for setting in known_settings if setting is not None])
-    groups = [ranks[has][np.array([level == one for level in levels])] for one in set(levels)]
-    count, freedom = len(groups), int(has.sum()) - len(groups)
-    if count < 2:
-        return None
-    if freedom < 1 or total == 0:
-        return 0.0
-    middle = ranks[has].mean()
-    between = sum(len(group) * (group.mean() - middle) ** 2 for group in groups)
-    within = sum(((group - group.mean()) ** 2).sum() for group in groups)
-    corrected = between - (count - 1) * within / freedom
-    return round(max(0.0, min(1.0, float(corrected) / total)), 4)
+    known = [params for params, has in zip(parameters, is_known, strict=True) if has]
+    names = sorted({name for params in known for name in params})
+    groups = {name: _groups([params.get(name) for params in known]) for name in names}
+    groups = {name: group for name, group in groups.items() if group.shape[1] > 1}
+    if not groups or np.ptp(ranks) == 0:
+        return {}
+    chance = np.random.default_rng(0)
+    best = np.concatenate(
+        [
+            np.max([_explained(group, shuffled) for group in groups.values()], axis=0)
+            for _ in range(SHUFFLES // _AT_ONCE)
+            for shuffled in [chance.permuted(np.tile(ranks, (_AT_ONCE, 1)), axis=1)]
+        ]
+    )
+    threshold = float(np.quantile(best, 1 - CHANCE))
+    shares = {name: float(_explained(group, ranks[None])[0]) for name, group in groups.items()}
+    return {name: round(share, 4) for name, share in shares.items() if share > threshold}
+
+
+def _groups(settings: Sequence[object]) -> Floats:
+    """A column of ones and zeros for each group of candidates that have the same value."""
+    has = [place for place, setting in enumerate(settings) if setting is not None]
+    levels = _levels([settings[place] for place in has])
+    columns = {level: number for number, level in enumerate(dict.fromkeys(levels))}
+    members = np.zeros((len(settings), len(columns)))
+    members[has, [columns[level] for level in levels]] = 1
+    return members
+
+
+def _explained(groups: Floats, ranks: Floats) -> Floats:
+    """The share of the variation that the groups explain, for each line of ranks."""
+    counts, has = groups.sum(axis=0), groups.sum(axis=1)
+    freedom = int(has.sum()) - len(counts)
+    if freedom < 1:
+        return np.zeros(len(ranks))
+    means = ranks @ groups / counts
+    middle = ranks @ has / has.sum()
+    between = ((means - middle[:, None]) ** 2 * counts).sum(axis=1)
+    within = ranks**2 @ has - (means**2 * counts).sum(axis=1)
+    total = ((ranks - ranks.mean(axis=1, keepdims=True)) ** 2).sum(axis=1)
+    corrected = between - (len(counts) - 1) * within / freedom
+    return np.asarray(np.clip(corrected / total, 0.0, 1.0))
 
 
 def _levels(settings: Sequence[object]) -> list[Hashable]:

@@ -350,6 +350,8 @@ class SqlTable(Table):
         fresh = self._database.mark()
         if mark and fresh == mark:
             return Drift(mark=mark)
+        if not known:
+            return Drift(self.query(), (), fresh)
         query = "versions_by_scan" if self._is_most_of_all(len(known)) else "versions"
         versions: dict[str, str] = dict(self._database.read(query, {"space": self._space}))
         changed = [key for key, version in versions.items() if known.get(key) != version]

@@ -107,6 +107,11 @@ class GateCheck:
     detail: str = ""
 
     @property
+    def is_absent(self) -> bool:
+        """A score that neither side has: nobody asked for one, so it fails no `strict` gate."""
+        return self.name == "score" and not self.baseline and not self.now
+
+    @property
     def change_text(self) -> str:
         if self.change is None:
             return ""
@@ -128,7 +133,7 @@ class GateReport:
     @property
     def is_passed(self) -> bool:
         good = ("pass",) if self.strict else ("pass", "unclear", "not compared")
-        return all(check.verdict in good for check in self.checks)
+        return all(check.verdict in good or check.is_absent for check in self.checks)
 
     @property
     def headline(self) -> str:
@@ -136,8 +141,12 @@ class GateReport:
         if bad:
             return f"failed: {', '.join(check.name for check in bad)}"
         if not self.is_passed:
-            kinds = {check.verdict for check in self.checks} - {"pass"}
+            kinds = {check.verdict for check in self.checks if not check.is_absent} - {"pass"}
             return f"failed, because something is {' or '.join(sorted(kinds))} (--strict)"
+        left = [check.name for check in self.checks if check.verdict == "not compared"]
+        if left:
+            count = f"{len(left)} of {len(self.checks)}"
+            return f"passed, {count} not compared: {', '.join(left)}"
         return "passed"
 
     def to_fields(self) -> dict[str, Any]:
@@ -274,10 +283,11 @@ def _score(baseline: Baseline, figures: GateFigures, limits: GateLimits) -> Gate
     before, now = baseline.score, figures.score
     if before is None and now is None:
         detail = "the baseline has no score: write it with --dataset"
-        return GateCheck("score", "pass", detail=detail)
+        return GateCheck("score", "not compared", detail=detail)
     if before is None or now is None:
         who = "the baseline has no score" if before is None else "give --dataset"
-        return GateCheck("score", "not compared", detail=who)
+        first, second = ("" if each is None else f"{each.value:.4f}" for each in (before, now))
+        return GateCheck("score", "not compared", first, second, detail=who)
     name, texts = now.metric, (f"{before.value:.4f}", f"{now.value:.4f}")
     if (before.task, before.metric) != (now.task.name, now.metric):
         detail = f"the baseline's task is {before.task}, here it is {now.task.name}"

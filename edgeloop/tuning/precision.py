@@ -314,7 +314,7 @@ def _guessed_shares(report: PrecisionReport, point: PrecisionPoint) -> tuple[flo
 
 def _note(samples: Samples) -> str:
     if samples.origin == "random":
-        return "on random inputs, which are no measure of accuracy: give --dataset or --inputs"
+        return "on random inputs, which are no measure of accuracy: give --dataset or --calibration"
     return samples.note
 
 
@@ -335,7 +335,9 @@ def _data(
     )
     if info.image is None:
         inputs = ", ".join(one.name for one in info.inputs)
-        reason = f"the task {task.name} takes one RGB image; the model takes {inputs}: use --inputs"
+        reason = (
+            f"the task {task.name} takes one RGB image; the model takes {inputs}: use --calibration"
+        )
         raise BadInput(reason=reason)
     task = task_for(task, info)
     with reading_data():

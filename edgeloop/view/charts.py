@@ -13,6 +13,7 @@ import json
 import math
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,17 +21,21 @@ from typing import TYPE_CHECKING, Any, Literal
 from edgeloop.errors import BlobMissing
 from edgeloop.models.columns import (
     AGREEMENT_COLUMNS,
-    COLUMNS,
     LATENCY,
     SCORE_COLUMNS,
     Column,
     Row,
+    interval_cell,
     interval_heading,
     is_estimate,
+    is_latency,
     latency_interval,
     number,
     score_meaning,
+    search_measure,
+    seen_from,
     shared_metric,
+    sigma_ms,
 )
 from edgeloop.models.files import ModelFile
 from edgeloop.view.drawing import (
@@ -41,6 +46,7 @@ from edgeloop.view.drawing import (
     GREY,
     HEIGHT,
     NAME_SIZE,
+    NARROW,
     OKABE_ITO,
     PLACES,
     RING,
@@ -70,12 +76,9 @@ from edgeloop.view.measures import (
     ESTIMATE,
     MEASURED,
     ColumnObjective,
-    is_latency,
     kind_of,
     measure_of,
     objective,
-    seen_from,
-    sigma_ms,
 )
 from edgeloop.workspace import Workspace
 
@@ -178,7 +181,7 @@ def _points(pareto: Pareto, links: Mapping[str, str], axes: ChartAxes) -> list[d
             point["sigma"] = sigma
         if has_latency and (interval := latency_interval(seen)):
             point |= {"low": latency_factor * interval.low_ms}
-            point |= {"high": latency_factor * interval.high_ms, "interval": str(interval)}
+            point |= {"high": latency_factor * interval.high_ms}
         for side, item in zip("xy", pareto.objectives, strict=False):
             if item.column in SCORE_COLUMNS and (span := span_of(row, item)):
                 point |= {f"{side}_low": span[0], f"{side}_high": span[1]}
@@ -196,8 +199,10 @@ def _about(pareto: Pareto, index: int, axes: ChartAxes) -> str:
     shown = zip(axes.measures, axes.factors, pareto.values[index].tolist(), strict=True)
     for item, (measure, factor, value) in zip(pareto.objectives, shown, strict=True):
         text = f"{measure.heading} {measure.text(factor * value)}"
-        is_estimated = is_latency(item.column) and is_estimate(seen_from(item.column, row))
-        parts.append(f"{text} est" if is_estimated else text)
+        if is_latency(item.column) and is_estimate(seen_from(item.column, row)):
+            ends = interval_cell(row, measure)
+            text += f" est ({ends.strip('()')})" if ends else " est"
+        parts.append(text)
     if not math.isnan(number(row.get("iteration"))):
         parts.append(f"iteration {row['iteration']}")
     return f"{row.get('name', '')}: {', '.join(parts)}"
@@ -420,8 +425,10 @@ def quantization_chart(rows: Iterable[Row]) -> Chart:
     chart = a.layer(rule.encode(x=a.X("low:Q"), x2="high:Q", y=y), marks)
     mean = sum(one - two for _, one, two in losses) / len(losses)
     of = f" (the {len(shown)} that lose most)" if len(shown) < len(losses) else ""
+    change = "costs" if mean >= 0 else "gains"
     subtitle = (
-        f"{count_of(len(losses), 'model')}{of}; quantizing costs {mean:.4f} of {named} on average"
+        f"{count_of(len(losses), 'model')}{of}; quantizing {change} {abs(mean):.4f} of {named} "
+        "on average"
     )
     return sized(chart, "Float and quantized", subtitle, height=lines_high(len(shown)))
 
@@ -532,8 +539,8 @@ def utilisation_chart(uses: Iterable[Mapping[str, object]]) -> Chart:
         y=a.Y(
             "percent:Q",
             title="% of the day",
-            scale=a.Scale(domainMin=0, nice=True),
-            axis=a.Axis(tickCount=3, titleFontSize=11),
+            scale=a.Scale(domain=[0, 100]),  # a quiet day looks quiet
+            axis=a.Axis(values=[0, 50, 100], titleFontSize=11),
         ),
         row=a.Row(
             "device:N",
@@ -861,34 +868,16 @@ def pr_chart(
 # learning curves. Without results, each of them says what is missing.
 
 
+TOO_FEW = "Too few candidates to say which parameters matter"
 SearchColour = Literal["iteration", "rung"]
 MOST_PARAMETERS = 12
 _MOST_AXES = 6
+_AXIS_ROOM = 140  # pixels for an axis with its texts; as wide as the page for all of them
 _MOST_TICKS = 8
 _MOST_DOTS = 60
 _LINE = 96  # characters of a subtitle
-_LABELS = (
-    Column("chip_latency_ms", "number", "", label="estimated latency", unit="ms"),
-    Column("host_latency_ms", "number", "", label="latency on the host's CPU", unit="ms"),
-    Column("farm_latency_ms", "number", "", label="measured latency", unit="ms"),
-    Column("memory_bytes", "number", "", label="memory", unit="MB", factor=1e-6),
-    Column("ddr_bytes", "number", "", label="DDR traffic", unit="MB", factor=1e-6),
-    Column("val_f1", "number", "", label="F1 after partial training"),
-    Column("farm_f1", "number", "", label="F1 on the device"),
-)
-_VALUES = {column.name: column for column in _LABELS}
 _DRAWN = ("complete", "stopped")
 _ON_FRONT, _OTHER, _STOPPED = "on the front", "complete", "stopped early"
-
-
-def search_measure(name: str) -> Column:
-    """The value of a search as people read it: `chip_latency_ms@htp:qcs8550` is the estimated
-    latency on qcs8550."""
-    value, _, device = name.partition("@")
-    column = _VALUES.get(value) or COLUMNS.get(value) or Column(value, "number", "")
-    column = replace(column, name=name, shown=name)
-    chip = device.rpartition(":")[2]
-    return replace(column, label=f"{column.label} on {chip}") if chip else column
 
 
 def candidates_chart(
@@ -903,7 +892,7 @@ def candidates_chart(
     points = _candidate_points(seen, front, links or {}) if front.objectives else []
     if not points:
         return empty_chart("No candidate has a result yet.")
-    x, y = _axes(front)
+    x, y = _axes(seen, front)
     base = a.Chart().encode(x=axis(a.X, "x", x, None), y=axis(a.Y, "y", y, None))
     line = []
     if len(front.objectives) == 2:
@@ -974,10 +963,10 @@ def reference_text(seen: SeenSearch) -> str:
         return ""
     ends = []
     for name, scale in seen.reference.scales.items():
-        measure = search_measure(name)
+        measure = seen.column(name)
         unit = f" {measure.unit}" if measure.unit else ""
         label = measure.label.removeprefix("estimated ")
-        ends.append(f"{label} {measure.factor * scale.worst:.4g}{unit}")
+        ends.append(f"{label} {measure.text(measure.factor * scale.worst)}{unit}")
     return f"share of the box from the reference point ({', '.join(ends)}) to the ideal point"
 
 
@@ -985,7 +974,7 @@ def importance_chart(seen: SeenSearch) -> Chart:
     """How much of the differences between candidates each parameter explains."""
     shown = seen.importances[:MOST_PARAMETERS]
     if not shown:
-        return empty_chart("What a parameter does shows when eight candidates have a result.")
+        return empty_chart(f"{TOO_FEW}: no parameter explains more than chance would.")
     a = altair()
     points = [
         {
@@ -1016,7 +1005,7 @@ def importance_chart(seen: SeenSearch) -> Chart:
         )
     )
     height = max(60, len(shown) * (8 + 7 * len(objectives)))
-    note = "among the candidates of this search, each parameter by itself"
+    note = "each parameter by itself; only what chance does not explain"
     return sized(chart, "Importance of the parameters", note, height=height)
 
 
@@ -1025,27 +1014,37 @@ def parallel_chart(seen: SeenSearch, is_narrow: bool = False) -> Chart:
     chips, the first. On a phone there is room for fewer parameters."""
     front = seen.fronts[0]
     shown = [item for item in seen.candidates if _has_results(item, front.objectives)]
-    names = [item.parameter for item in seen.importances[: _MOST_AXES if not is_narrow else 2]]
+    most = 2 if is_narrow else _MOST_AXES
+    important = [item.parameter for item in seen.importances]
+    names = list(dict.fromkeys([*important, *_common_parameters(shown)]))[:most]
     if len(shown) < 2 or not names:
-        return empty_chart("Lines are drawn when eight candidates have a result.")
+        return empty_chart("Lines are drawn when two candidates have a result.")
     a = altair()
     by = front.objectives[0].name
     shown.sort(key=lambda item: item.values[by])
     scales: list[_ParameterAxis | _ObjectiveAxis] = [_ParameterAxis(n, shown) for n in names]
-    scales += [_ObjectiveAxis(objective, shown) for objective in front.objectives]
-    points = [
-        {
-            "axis": place,
-            "at": at,
-            "number": item.number,
-            "front": front.name in item.fronts,
-            "by": item.values[by],
-            "about": about,
-        }
-        for item, about in [(item, _candidate_line(seen, item)) for item in shown]
-        for place, scale in enumerate(scales)
-        if (at := scale.position(item)) is not None
+    scales += [
+        _ObjectiveAxis(seen.column(objective.name), objective.goal, shown)
+        for objective in front.objectives
     ]
+    points = []
+    for item in shown:
+        about, part = _candidate_line(seen, item), 0
+        for place, scale in enumerate(scales):
+            at = scale.position(item)
+            if at is None:  # the line breaks: it has no value to pass through
+                part += 1
+                continue
+            points.append(
+                {
+                    "axis": place,
+                    "at": at,
+                    "line": f"{item.number}.{part}",
+                    "front": front.name in item.fronts,
+                    "by": item.values[by],
+                    "about": about,
+                }
+            )
     ticks = [
         {"axis": place, "at": at, "text": text}
         for place, scale in enumerate(scales)
@@ -1055,9 +1054,9 @@ def parallel_chart(seen: SeenSearch, is_narrow: bool = False) -> Chart:
     x = a.X("axis:Q", axis=None, scale=a.Scale(domain=[-0.3, len(scales) - 0.6], nice=False))
     y = a.Y("at:Q", axis=None, scale=a.Scale(domain=[-0.06, 1.12], nice=False))
     rules = a.Chart(data([{"axis": place, "at": 0, "end": 1} for place in range(len(scales))]))
-    lines = a.Chart(data(points)).encode(x=x, y=y, detail="number:N", description="about:N")
+    lines = a.Chart(data(points)).encode(x=x, y=y, detail="line:N", description="about:N")
     colour = a.Color("by:Q", scale=a.Scale(range=list(EARLY_TO_LATE)), legend=None)
-    texts = {"align": "left", "fontSize": 11}
+    texts = {"align": "left", "fontSize": 12}
     chart = a.layer(
         lines.transform_filter("!datum.front").mark_line(strokeWidth=0.8, opacity=0.3, color=GREY),
         lines.transform_filter("datum.front")
@@ -1066,11 +1065,21 @@ def parallel_chart(seen: SeenSearch, is_narrow: bool = False) -> Chart:
         rules.mark_rule(opacity=0.6).encode(x=x, y=y, y2="end:Q"),
         a.Chart(data(ticks)).mark_text(dx=6, **texts).encode(x=x, y=y, text="text:N"),
         a.Chart(data(titles))
-        .mark_text(dx=-8, fontWeight="bold", limit=84, **texts)
+        .mark_text(dx=-8, fontWeight="bold", limit=80 if is_narrow else _AXIS_ROOM - 12, **texts)
         .encode(x=x, y=y, text="text:N"),
     )
-    note = f"the most important parameters first; in colour the front, by {_short(by)}"
-    return sized(chart, "Parameters and objectives", note, width=max(WIDTH, 88 * len(scales)))
+    label = _short(seen.column(by))
+    first = "the most important parameters first" if important else TOO_FEW.lower()
+    note = f"{first}; a line breaks where a candidate lacks a parameter; in colour the front"
+    width = NARROW if is_narrow else _AXIS_ROOM * len(scales)
+    return sized(chart, "Parameters and objectives", f"{note}, by {label}", width=width)
+
+
+def _common_parameters(items: Sequence[SeenCandidate]) -> list[str]:
+    """Those that differ, the ones that most candidates have first."""
+    counts = Counter(name for item in items for name in item.parameters)
+    values = {n: {str(item.parameters.get(n)) for item in items} for n in counts}
+    return sorted((n for n in counts if len(values[n]) > 1), key=lambda n: (-counts[n], n))
 
 
 def learning_chart(seen: SeenSearch) -> Chart:
@@ -1121,6 +1130,38 @@ def learning_chart(seen: SeenSearch) -> Chart:
     return sized(chart, "Learning curves", note, height=300)
 
 
+def metric_chart(
+    metric: str, across: str, by_job: Mapping[str, Sequence[tuple[float, float]]]
+) -> Chart:
+    """A metric of several jobs while they ran, a line for each; dashes tell apart what colours
+    cannot."""
+    points = [
+        {"job": name, "x": x, "y": y, "about": f"{name}: {metric} {y:.4g} at {across} {x:g}"}
+        for name, values in by_job.items()
+        for x, y in values
+    ]
+    if not points:
+        return empty_chart(f"None of these jobs wrote {metric}.")
+    a = altair()
+    names = list(by_job)
+    dashes = [_DASHES[place // len(OKABE_ITO) % len(_DASHES)] for place in range(len(names))]
+    legend = a.Legend(title=None, orient="bottom", columns=2, labelLimit=260, symbolType="stroke")
+    base = a.Chart(data(points)).encode(
+        x=a.X("x:Q", title=across, axis=a.Axis(tickMinStep=1)),
+        y=a.Y("y:Q", title=metric, scale=a.Scale(zero=False, padding=8)),
+        color=a.Color(
+            "job:N", scale=a.Scale(domain=names, range=_cycle(len(names))), legend=legend
+        ),
+        strokeDash=a.StrokeDash("job:N", scale=a.Scale(domain=names, range=dashes), legend=legend),
+        detail="job:N",
+        description="about:N",
+    )
+    dots = base.mark_point(filled=True, size=24, opacity=0.9)
+    parts = [base.mark_line(strokeWidth=2), *([dots] if len(points) <= 200 else [])]
+    latest = ", ".join(f"{name} {values[-1][1]:.4g}" for name, values in by_job.items() if values)
+    return sized(a.layer(*parts), metric, _as_lines(f"last: {latest}"), height=260)
+
+
 def search_charts(seen: SeenSearch, colour: SearchColour = "iteration") -> list[Chart]:
     """All of them, a scatter per front first."""
     charts = [candidates_chart(seen, front, colour) for front in seen.fronts]
@@ -1137,7 +1178,7 @@ def about_candidate(seen: SeenSearch, item: SeenCandidate) -> list[str]:
     lines = [item.name]
     for goal in seen.objectives:
         if goal.name in item.values:
-            measure = search_measure(goal.name)
+            measure = seen.column(goal.name)
             value = measure.text(measure.factor * item.values[goal.name])
             lines.append(f"{measure.label}: {value}{f' {measure.unit}' if measure.unit else ''}")
     trained = f", trained for {item.trained:g}" if item.trained is not None else ""
@@ -1155,8 +1196,8 @@ def _candidate_line(seen: SeenSearch, item: SeenCandidate) -> str:
     return "; ".join(about_candidate(seen, item))
 
 
-def _axes(front: SeenFront) -> tuple[Column, Column]:
-    measures = [search_measure(objective.name) for objective in front.objectives]
+def _axes(seen: SeenSearch, front: SeenFront) -> tuple[Column, Column]:
+    measures = [seen.column(objective.name) for objective in front.objectives]
     if len(measures) == 1:
         return Column("number", "number", "", label="candidate"), measures[0]
     return measures[0], measures[1]
@@ -1165,7 +1206,7 @@ def _axes(front: SeenFront) -> tuple[Column, Column]:
 def _candidate_points(
     seen: SeenSearch, front: SeenFront, links: Mapping[int, str]
 ) -> list[dict[str, Any]]:
-    x, y = _axes(front)
+    x, y = _axes(seen, front)
     points = []
     for item in seen.candidates:
         if not _has_results(item, front.objectives[:2]) or item.state not in (
@@ -1246,11 +1287,10 @@ class _ParameterAxis:
 class _ObjectiveAxis:
     """Values of an objective between 0 and 1, the best at the top."""
 
-    def __init__(self, objective: Objective, items: Sequence[SeenCandidate]) -> None:
-        measure = search_measure(objective.name)
-        self.title, self._name = _short(objective.name), objective.name
-        values = [item.values[objective.name] for item in items]
-        ends = (max(values), min(values)) if objective.goal == "min" else (min(values), max(values))
+    def __init__(self, measure: Column, goal: str, items: Sequence[SeenCandidate]) -> None:
+        self.title, self._name = _short(measure), measure.name
+        values = [item.values[measure.name] for item in items]
+        ends = (max(values), min(values)) if goal == "min" else (min(values), max(values))
         self._from, self._to = ends
         texts = [measure.text(measure.factor * end) for end in ends]
         self.ticks = [(0.0, texts[0]), (1.0, texts[1])] if ends[0] != ends[1] else [(1.0, texts[0])]
@@ -1260,9 +1300,8 @@ class _ObjectiveAxis:
         return (item.values[self._name] - self._from) / span if span else 1.0
 
 
-def _short(name: str) -> str:
+def _short(measure: Column) -> str:
     """For an axis: without what the page says anyway."""
-    measure = search_measure(name)
     label = measure.label.partition(" on ")[0].partition(" after ")[0].removeprefix("estimated ")
     return f"{label} ({measure.unit})" if measure.unit else label
 

@@ -24,7 +24,7 @@ from edgeloop.settings import STORE_FOLDER, Settings
 from edgeloop.store import Store, Values
 from edgeloop.store.location import SqliteLocation
 from edgeloop.testing import MemoryStore
-from edgeloop.workspace import Workspace
+from edgeloop.workspace import Workspace, with_models
 
 CHIP_EXPERIMENT, HOST_EXPERIMENT = "demo", "demo-host"
 _DATA = Path(__file__).with_name("demo_data")
@@ -50,7 +50,7 @@ def demo_model(name: str) -> Path:
 
 def open_or_demo(store: str | None = None, experiment: str | None = None) -> Workspace:
     """The configured store, or the demo if none is configured and the project has none. Never
-    creates a store."""
+    creates a store. Without an experiment, it is the one that has models."""
     workspace = Workspace.open(store, experiment)
     default_folder = workspace.settings.project / STORE_FOLDER
     if (
@@ -59,7 +59,7 @@ def open_or_demo(store: str | None = None, experiment: str | None = None) -> Wor
     ):
         workspace.close()
         return open_demo()
-    return workspace
+    return workspace if experiment else with_models(workspace)
 
 
 # Rows, device use and small files of a store as one zip file, and back as a store in memory.

@@ -27,11 +27,14 @@ from edgeloop.models.columns import (
     SCORE_COLUMNS,
     Column,
     Row,
+    is_latency,
     latency_interval,
+    readable,
     score_interval,
+    seen_from,
 )
 from edgeloop.view.front import Pareto
-from edgeloop.view.measures import ColumnObjective, is_latency, readable, seen_from
+from edgeloop.view.measures import ColumnObjective
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -18,7 +18,9 @@ from edgeloop.models.columns import (
     LATENCY_COLUMNS,
     Row,
     column_of,
+    is_latency,
     ran_on,
+    readable,
     runs_of,
     score_meaning,
     split_place,
@@ -32,7 +34,7 @@ from edgeloop.pareto import (
     scale_of,
     share,
 )
-from edgeloop.view.measures import ColumnObjective, is_latency
+from edgeloop.view.measures import ColumnObjective
 
 _KINDS = ("full", "trained", "")
 _KIND = re.compile(r"\.(full|trained)(?:\.[0-9a-f]{12})?$")
@@ -104,8 +106,13 @@ class Pareto:
     @property
     def reference(self) -> str:
         """The reference point in words; empty if there is nothing to compare."""
-        pairs = zip(self.objectives, self.scales, strict=True) if self.rows else ()
-        return ", ".join(f"{o.measure.heading} {o.measure.text(s.worst)}" for o, s in pairs)
+        if not self.rows:
+            return ""
+        texts = []
+        for place, (item, scale) in enumerate(zip(self.objectives, self.scales, strict=True)):
+            measure, factor = readable(item.measure, self.values[:, place].tolist())
+            texts.append(f"{measure.heading} {measure.text(factor * scale.worst)}")
+        return ", ".join(texts)
 
     @property
     def _minimised(self) -> Floats:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from edgeloop._util.values import did_you_mean
 from edgeloop.errors import BadInput
 from edgeloop.models.columns import (
     COLUMNS,
-    LATENCY,
     Column,
     Goal,
     Row,
@@ -19,16 +18,11 @@ from edgeloop.models.columns import (
     column_names,
     column_of,
     is_estimate,
-    is_lower_bound,
-    latency_ms,
-    mean_latency_ms,
     number,
-    split_place,
-    unplaced,
 )
 
 ESTIMATE, MEASURED = "estimate", "measured"
-_WELL_BELOW_MS, _MOST_IN_US = 0.5, 10.0
+_QUALITIES = ("f1_1k", "sqnr_db", "f1_10k", "f1_onnx", "final_val_iou", "val_iou")
 
 
 def measure_of(name: str, meaning: str | ScoreMeaning = "f1") -> Column:
@@ -45,24 +39,15 @@ def measure_of(name: str, meaning: str | ScoreMeaning = "f1") -> Column:
     return replace(column, label=label, shown="" if shown == column.name else shown)
 
 
-def readable(measure: Column, values: Sequence[float]) -> tuple[Column, float]:
-    """The measure in the unit that reads best, and the factor of its values: microseconds where
-    most latencies are well below a millisecond. For people only; programs always get ms."""
-    if measure.unit != "ms" or not values:
-        return measure, 1.0
-    if sorted(values)[len(values) // 2] >= _WELL_BELOW_MS or max(values) >= _MOST_IN_US:
-        return measure, 1.0
-    shown = measure.heading.removesuffix("_ms") + "_us"
-    return replace(measure, unit="µs", factor=1e3 * measure.factor, shown=shown), 1e3
-
-
 def quality_column(rows: Iterable[Row]) -> str:
-    """What fronts show beside latency: F1 of the quantized model, or its agreement with the float
-    model where no row has F1 and some have that."""
-    columns = ("f1_1k", "sqnr_db")
-    every = list(rows)
-    has = [any(not math.isnan(number(row.get(column))) for row in every) for column in columns]
-    return "sqnr_db" if has == [False, True] else "f1_1k"
+    """What fronts show beside latency: F1 of the quantized model, or the next best that some row
+    has: agreement with the float model, another test, or what a search knew after training."""
+    missing = set(_QUALITIES)
+    for row in rows:
+        missing -= {name for name in missing if not math.isnan(number(row.get(name)))}
+        if _QUALITIES[0] not in missing:
+            break
+    return next((name for name in _QUALITIES if name not in missing), _QUALITIES[0])
 
 
 @dataclass(frozen=True)
@@ -110,34 +95,3 @@ def check_columns(rows: Iterable[Row], objectives: Iterable[ColumnObjective]) ->
 
 def kind_of(row: Row) -> str:
     return ESTIMATE if is_estimate(row) else MEASURED
-
-
-def is_latency(column: str) -> bool:
-    """Whether it is the latency on any device."""
-    return split_place(column)[0] == LATENCY
-
-
-def seen_from(column: str, row: Row) -> Row:
-    """The row as the device has it that a column is of: a further one has columns of its own."""
-    _, suffix = split_place(column)
-    return unplaced(row, suffix) if suffix else row
-
-
-def latency_cell(row: Row, measure: Column | None = None) -> str:
-    """Milliseconds, or the unit of `measure`, as people read them: `0.61 ± 0.02`, `0.61 est`,
-    `≥ 0.61 est`."""
-    measure = measure or COLUMNS[LATENCY]
-    row = seen_from(measure.name, row)
-    factor = measure.factor / COLUMNS[LATENCY].factor
-    if is_lower_bound(row):
-        return f"≥ {measure.text(factor * mean_latency_ms(row))} est"
-    text, sigma = measure.text(factor * latency_ms(row)), factor * sigma_ms(row)
-    if not text:
-        return ""
-    spread = f" ± {sigma:.2g}" if sigma > 0 else ""
-    return f"{text}{spread}{' est' if is_estimate(row) else ''}"
-
-
-def sigma_ms(row: Row) -> float:
-    """One standard deviation of the runs; the table holds it as percent of the mean."""
-    return number(latency_ms(row) * number(row.get("stdev")) / 100.0)

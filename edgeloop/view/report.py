@@ -25,16 +25,22 @@ from edgeloop.models.columns import (
     LATENCY,
     RECOVERY_HEADINGS,
     SCORE_COLUMNS,
+    Column,
     RecoverySummary,
     Row,
+    column_in_unit,
     column_of,
+    interval_cell,
     interval_heading,
     is_estimate,
-    latency_interval,
+    is_latency,
+    latency_cell,
     latency_notes,
     number,
+    readable,
     recovery_of,
     score_meaning,
+    seen_from,
     visible_columns,
 )
 from edgeloop.models.plan import records_of
@@ -51,15 +57,9 @@ from edgeloop.view.charts import (
     training_chart,
     utilisation_chart,
 )
-from edgeloop.view.drawing import HEIGHT, NARROW, WIDTH, font_faces, to_page_parts
+from edgeloop.view.drawing import NARROW, font_faces, to_page_parts
 from edgeloop.view.front import ALL_DEVICES, Pareto, device_note, one_device, pareto_of
-from edgeloop.view.measures import (
-    ColumnObjective,
-    is_latency,
-    latency_cell,
-    measure_of,
-    seen_from,
-)
+from edgeloop.view.measures import ColumnObjective, measure_of
 from edgeloop.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ MOST_DETAILS = 12
 MOST_MODELS = 100  # with a section of their own; the others are in the table
 FOLDED_FROM = 40  # lines of a table
 _AT_ONCE = 4
+_FRONT_SIZE = (1000, 440)  # as wide as the page
 _PACKAGES = ("numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "altair", "vl-convert-python")
 
 
@@ -149,7 +150,7 @@ def render(
     pareto, device = one_device(whole, report.device)
     note = device_note(whole, device)
     columns = [
-        column
+        column_in_unit(column, report.rows)
         for column in _side_by_side()
         if any(not math.isnan(measure_of(column).of(row)) for row in report.rows)
     ]
@@ -165,12 +166,13 @@ def render(
     title = f"Front of {device}" if note and device != ALL_DEVICES else ""
     front, front_narrow = (
         pareto_chart(pareto.rows, report.objectives, links=links, size=size, title=title)
-        for size in ((WIDTH, HEIGHT), (NARROW - 60, 320))
+        for size in (_FRONT_SIZE, (NARROW - 60, 320))
     )
+    uses = list(report.uses)
     charts = [
         *_quality_charts(report.rows),
-        training_chart(report.rows),
-        utilisation_chart(report.uses),
+        *([training_chart(report.rows)] if _is_trained_twice(report.rows) else []),
+        *([utilisation_chart(uses)] if uses else []),
     ]
     drawn = [
         _parts(front, "c0-", front_narrow),
@@ -184,7 +186,12 @@ def render(
         fonts=_trusted(font_faces()),
         note=note,
         folded_from=FOLDED_FROM,
-        columns=[measure_of(column, score_meaning(report.rows)) for column in columns],
+        columns=[
+            measure_of(column.name, score_meaning(report.rows))
+            if column.group == "score"
+            else column
+            for column in columns
+        ],
         models=models,
         front=[model for model in models if model.is_front],
         agreement=[measure_of(column) for column in AGREEMENT_COLUMNS],
@@ -255,15 +262,26 @@ def _short_number(value: float | None) -> str:
 
 
 def _quality_charts(rows: Sequence[Row]) -> list[alt.TopLevelMixin]:
-    """Of scores, of agreement, or of both, whichever there are."""
+    """Of scores, of agreement, or of both, whichever there are: a report says nothing of what has
+    not happened."""
     agreement = any(not math.isnan(number(row.get("sqnr_db"))) for row in rows)
-    scores = any(not math.isnan(number(row.get(name))) for row in rows for name in SCORE_COLUMNS)
+    pairs = (("f1_1k_f", "f1_1k"), ("f1_onnx", "f1_10k"))
+    scores = any(
+        not math.isnan(number(row.get(one)) + number(row.get(two)))
+        for row in rows
+        for one, two in pairs
+    )
     charts: list[alt.TopLevelMixin] = []
-    if scores or not agreement:
+    if scores:
         charts.append(quantization_chart(rows))
     if agreement:
         charts.append(agreement_chart(rows))
     return charts
+
+
+def _is_trained_twice(rows: Sequence[Row]) -> bool:
+    columns = [column_of(name) for name in ("val_iou", "final_val_iou")]
+    return any(not math.isnan(sum(column.of(row) for column in columns)) for row in rows)
 
 
 def _side_by_side() -> list[str]:
@@ -276,7 +294,7 @@ def _side_by_side() -> list[str]:
 def _models(
     report: ReportData,
     pareto: Pareto,
-    columns: Sequence[str],
+    columns: Sequence[Column],
     progress: Callable[[int, int], None],
 ) -> list[_Model]:
     """The front first, best first; then the other comparable models, then the rest."""
@@ -296,7 +314,7 @@ def _models(
 
 
 def _model(
-    row: Row, anchor: str, is_front: bool, columns: Sequence[str], report: ReportData
+    row: Row, anchor: str, is_front: bool, columns: Sequence[Column], report: ReportData
 ) -> _Model:
     name = str(row.get("name", ""))
     evidence = report.evidence.get(name, Evidence())
@@ -311,9 +329,7 @@ def _model(
         row=row,
         cells=cells,
         short=" · ".join(
-            f"{measure_of(c).heading} {text}"
-            for c, text in zip(columns, cells, strict=True)
-            if text
+            f"{c.heading} {text}" for c, text in zip(columns, cells, strict=True) if text
         ),
         values=[(column, column_of(column).meaning, str(row[column])) for column in shown],
         files=sorted({file for record in records_of(row).values() for file in record.files}),  # type: ignore[arg-type]
@@ -356,22 +372,29 @@ def _facts(rows: Sequence[Row], pareto: Pareto) -> list[tuple[str, str]]:
     for place, item in enumerate(pareto.objectives):
         if pareto.rows:
             values = pareto.values[:, place]
-            best = float(values.min() if item.goal == "min" else values.max())
-            facts.append((f"best {item.measure.heading}", item.measure.text(best)))
+            index = int(values.argmin() if item.goal == "min" else values.argmax())
+            facts.append(_extreme(item, pareto.rows[index], values.tolist()))
     if pareto.rows:
         facts.append((f"hypervolume (reference: {pareto.reference})", f"{pareto.share:.3f}"))
     return facts
 
 
-def _cell(column: str, row: Row) -> str:
-    measure = measure_of(column)
-    text = measure.text(measure.of(row))
-    if is_latency(column):
-        interval = latency_interval(seen_from(column, row))
+def _extreme(item: ColumnObjective, row: Row, values: Sequence[float]) -> tuple[str, str]:
+    """`lowest latency`, `1.2 ms est`: no claim that it is the best, which intervals may forbid."""
+    measure, factor = readable(item.measure, values)
+    words = [measure.text(factor * item.of(row)), measure.unit]
+    if is_latency(item.column) and is_estimate(seen_from(item.column, row)):
+        words.append("est")
+    extreme = "lowest" if item.goal == "min" else "highest"
+    return f"{extreme} {measure.label}", " ".join(filter(None, words))
+
+
+def _cell(measure: Column, row: Row) -> str:
+    if is_latency(measure.name):
+        interval = interval_cell(row, measure)
         return latency_cell(row, measure) + (f", {interval}" if interval else "")
-    if not text:
-        return str(row[column]) if row.get(column) == "n/a" else ""
-    return text
+    text = measure.text(measure.of(row))
+    return text or ("n/a" if row.get(measure.name) == "n/a" else "")
 
 
 def provenance(

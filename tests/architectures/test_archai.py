@@ -96,7 +96,7 @@ def test_an_arch_config_trains_with_the_classes_of_the_dataset(
         out = tmp_path / f"out{classes}"
         given = ["--dataset", dataset, "--size", str(SIZE), "--steps", "2", "--batch", "4"]
         done = CliRunner().invoke(
-            app, ["arch", "train", str(ARCH_CONFIG), *given, "--out", str(out), *more]
+            app, ["arch", "train", str(ARCH_CONFIG), *given, "--output", str(out), *more]
         )
         assert done.exit_code == 0, done.output
         output = onnx.load_model(str(out / "model.onnx")).graph.output[0]

@@ -45,7 +45,7 @@ def test_the_walk_of_a_dataset(
     both = say("list", "faces").splitlines()
     assert "the first" in both[1] and both[2].startswith("working/faces@2")
     assert "→ old: 2 files, 3.0 kB; fetched 2 files, 3.0 kB in" in say(
-        "pull", "faces@1", "--to", "old"
+        "pull", "faces@1", "--output", "old"
     )
     assert (project / "old/a.png").read_bytes() == noise(1_000)
     assert "faces@2 → data/working/faces: nothing to do" in say("pull", "faces")
@@ -67,7 +67,7 @@ def test_json_is_for_programs(edgeloop: Edgeloop, faces: Path):
     assert pushed == [row | moved | {"dry_run": False, "new": True}]
     again = edgeloop("data", "push", "faces", "--json").json
     assert again == [row | {"moved_files": 0, "moved_bytes": 0, "dry_run": False, "new": False}]
-    pulled = edgeloop("data", "pull", "faces", "--to", "x", "--json").json
+    pulled = edgeloop("data", "pull", "faces", "--output", "x", "--json").json
     assert pulled == [row | moved | {"dry_run": False, "deleted_files": 0, "folder": "x"}]
     [listed] = edgeloop("data", "list", "--json").json
     assert {key: listed[key] for key in row} == row and listed["created"].endswith("+00:00")
@@ -87,7 +87,7 @@ def test_several_datasets_go_in_one_command(edgeloop: Edgeloop, project: Path, f
     ]
     shown = edgeloop("data", "pull", "faces", "other")
     assert shown.code == 0 and shown.out.count("nothing to do") == 2
-    assert edgeloop("data", "pull", "faces", "other", "--to", "x").code == 2
+    assert edgeloop("data", "pull", "faces", "other", "--output", "x").code == 2
 
 
 def test_a_misspelt_second_name_moves_nothing_of_the_first(

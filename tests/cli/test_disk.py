@@ -83,8 +83,8 @@ def test_an_upload_into_a_read_only_project_is_refused(project: Path, tmp_path: 
 
 @pytest.mark.parametrize(
     "verb",
-    [["upload", "new.onnx", "--no-check"], ["delete", "calm-heron"], ["reset", "calm-heron"],
-     ["priority", "calm-heron", "1"]],
+    [["upload", "new.onnx", "--no-check"], ["delete", "calm-heron", "--yes"],
+     ["reset", "calm-heron"], ["priority", "calm-heron", "1"]],
     ids=lambda verb: verb[0],
 )  # fmt: skip
 def test_a_store_that_became_read_only_refuses_and_stays_as_it_is(project: Path, verb: list[str]):
@@ -146,7 +146,7 @@ def test_a_download_to_a_full_disk_leaves_no_part_of_a_file(project: Path, size:
     with Workspace.open() as workspace:
         workspace.upload(save_external(project / "net.onnx", size=400), "calm-heron")
     (project / "out").mkdir()
-    arguments = ["download", "calm-heron", "--to", "out"]
+    arguments = ["download", "calm-heron", "--output", "out"]
     said = in_a_namespace(full_disk(size), project / "out", arguments, project)
     assert "No space left" in said.sentence and "out/weights.bin" in said.sentence
     assert set(files_in(project / "after")) <= {"net.onnx"}
@@ -158,7 +158,7 @@ def test_a_download_to_a_read_only_folder_is_refused(project: Path):
     with Workspace.open() as workspace:
         workspace.upload(save_tiny(project / "net.onnx"), "calm-heron")
     (project / "out").mkdir()
-    arguments = ["download", "calm-heron", "--to", "out/new"]
+    arguments = ["download", "calm-heron", "--output", "out/new"]
     said = in_a_namespace(READ_ONLY, project / "out", arguments, project)
     assert "Read-only file system" in said.sentence
     assert list((project / "out").iterdir()) == []
@@ -189,13 +189,13 @@ def test_a_store_on_a_full_disk_can_be_looked_at_and_cleared(project: Path):
     fill = f'{fill}; dd if=/dev/zero of="$0/filler" bs=4k 2>/dev/null; true'
     mounting = f'{full_disk("400k")} && cp -a "{kept}/." "$0" && ({fill})'
     folder = project / ".edgeloop"
-    for verb in (["status"], ["download", "--list"], ["download", "calm-heron", "--to", "out"]):
+    for verb in (["status"], ["download", "--list"], ["download", "calm-heron", "--output", "out"]):
         said = in_a_namespace(mounting, folder, verb, project)
         assert said.code == 0, said
         shutil.rmtree(project / "after")
     assert "calm-heron" in in_a_namespace(mounting, folder, ["status"], project).out
     shutil.rmtree(project / "after")
-    said = in_a_namespace(mounting, folder, ["delete", "calm-heron"], project)
+    said = in_a_namespace(mounting, folder, ["delete", "calm-heron", "--yes"], project)
     assert said.code == 0, said
     store = open_store(SqliteLocation(project / "after"))
     assert set(rows_of(store)) == {"brave-fox"}
@@ -206,7 +206,7 @@ def test_a_store_on_a_full_disk_can_be_looked_at_and_cleared(project: Path):
 def test_a_store_in_a_read_only_folder_can_be_looked_at(project: Path):
     with Workspace.open() as workspace:
         workspace.upload(save_tiny(project / "net.onnx", 1), "calm-heron")
-    for verb in (["status"], ["download", "calm-heron", "--to", "out"], ["store", "check"]):
+    for verb in (["status"], ["download", "calm-heron", "--output", "out"], ["store", "check"]):
         said = in_a_namespace(READ_ONLY, project / ".edgeloop", verb, project)
         assert said.code == 0, said
         shutil.rmtree(project / "after")

@@ -28,7 +28,7 @@ def test_a_dataset_is_kept_with_its_version(faces: str, edgeloop: Edgeloop):
     [shown] = edgeloop("experiment", "show", "heads", "--json").json
     targets = ["snpe:qcs8550", "qnn:qcs6490"]
     whole = {"name": "heads", "dataset": faces, "primary": "htp:qcs8550", "targets": targets}
-    assert shown == {**whole, "task": ""}
+    assert shown == {**whole, "task": "", "devices": []}
     [shown] = edgeloop("experiment", "set", "heads", "--dataset", "none", "--clear", "target",
                        "--json").json  # fmt: skip
     assert shown == {**whole, "task": "", "dataset": "", "targets": []}

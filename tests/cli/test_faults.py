@@ -270,7 +270,7 @@ def test_a_closed_stdin_is_no_yes(project: Path):
             timeout=60,
             check=False,
         )
-        assert done.returncode == 1
+        assert done.returncode == 2 and "add --yes" in done.stderr
         assert "Traceback" not in done.stderr and "unexpected" not in done.stderr
         assert len(rows_of(workspace.store)) == 2
 

@@ -124,3 +124,19 @@ def test_no_help_is_cut_off_on_a_terminal_of_80_columns(group: tuple[str, ...]):
     text = CliRunner().invoke(app, [*group, "--help"], terminal_width=WIDTH).output
     assert "..." not in text.replace("[ARGS]...", "")
     assert max(map(len, text.splitlines())) <= WIDTH
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["runner", "--grace", "5x"], 2),
+        (["runner", "--idle", "-1"], 2),
+        (["layers", "net.onnx", "--timeout", "0s"], 2),
+        (["layers", "net.onnx", "--timeout", "nan"], 2),
+        (["runner", "--grace", "1m30s", "--idle", "90", "--help"], 0),
+    ],
+)
+def test_a_time_is_written_alike_everywhere(arguments: list[str], code: int):
+    said = CliRunner().invoke(app, arguments)
+    assert said.exit_code == code
+    assert code == 0 or "write 90s, 5m or 1h30m" in said.output

@@ -77,7 +77,7 @@ def interrupted(folder: Path, line: str, is_time: Callable[[], bool]) -> tuple[i
 
 
 def test_a_training_keeps_its_checkpoint(folder: Path):
-    line = "arch train arch.json --dataset data/working/faces --out trained --epochs 100000"
+    line = "arch train arch.json --dataset data/working/faces -o trained --epochs 100000"
     checkpoint = folder / "trained/checkpoint.pt"
     code, said = interrupted(folder, f"{line} --device cpu", checkpoint.exists)
     assert (code, said[-1]) == (130, KEPT), said

@@ -147,7 +147,7 @@ def test_no_answer_to_a_question_is_no_failure_of_the_program(
 ):
     monkeypatch.chdir(folder)
     monkeypatch.setattr("click.termui.visible_prompt_func", lambda _: signal.raise_signal(2))
-    monkeypatch.setattr("edgeloop.cli.models.confirm", lambda *_: click.confirm("?"))
+    monkeypatch.setattr("edgeloop.cli.models.confirm_deletion", lambda *_: click.confirm("?"))
     with Workspace.open() as workspace:
         for name in ("a", "b"):
             workspace.store.models("default").insert(name, {"name": name, "status": "new"})

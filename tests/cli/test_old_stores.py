@@ -47,11 +47,11 @@ def test_commands_that_read_change_nothing(version: str, project: Path, edgeloop
     assert edgeloop("status", "-e", "second", "--json").json[0]["priority"] == 3
     files = {row["file"] for row in edgeloop("download", "--list", "complete", "--json").json}
     assert {"complete.onnx", "complete.quant.onnx", "perf_results_2.csv"} <= files
-    assert edgeloop("download", "complete", "--to", "here").code == 0
+    assert edgeloop("download", "complete", "--output", "here").code == 0
     found = {path.name for path in (project / "here").rglob("*") if path.is_file()}
     assert found >= files
-    assert edgeloop("queue", "--json").code == edgeloop("usage", "--json").code == 0
-    assert edgeloop("experiments").code == 0
+    assert edgeloop("queue", "--json").code == edgeloop("devices", "usage", "--json").code == 0
+    assert edgeloop("experiment", "list").code == 0
     assert content(project) == before
 
 
@@ -88,7 +88,7 @@ def test_reset_and_upload_bring_it_up_to_date(version: str, project: Path, edgel
     assert schema() == SCHEMA
     rows = {row["name"]: row for row in edgeloop("status", "--json").json}
     assert rows["complete"]["status"] == "waiting" and "f1_1k" not in rows["complete"]
-    said = edgeloop("download", "complete", "--to", "here")
+    said = edgeloop("download", "complete", "--output", "here")
     assert said.code == 0
     model = next((project / "here").rglob("complete.onnx"))
     assert "complete" in edgeloop("upload", str(model)).out, "its content is known"

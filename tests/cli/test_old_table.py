@@ -121,7 +121,7 @@ def test_reading_changes_nothing(account: str, table: TableClient, edgeloop: Edg
     before = {name: (raw(table, name), table.get_entity("main", name).metadata) for name in ROWS}
     edgeloop("status")
     edgeloop("download", "--list")
-    edgeloop("download", "lazy-gecko", "--to", "out")
+    edgeloop("download", "lazy-gecko", "--output", "out")
     after = {name: (raw(table, name), table.get_entity("main", name).metadata) for name in ROWS}
     assert after == before
 
@@ -141,7 +141,7 @@ def test_list_and_download_give_the_files(account: str, edgeloop: Edgeloop, proj
         model: sorted(files) for model, files in OLD["files"].items()
     }
     assert found["wonderful-beagle"][:2] == ["model.quant.dlc", "model.dlc"], "to deploy: first"
-    assert edgeloop("download", "wonderful-beagle", "--to", "out").code == 0
+    assert edgeloop("download", "wonderful-beagle", "--output", "out").code == 0
     assert {path.name: path.read_bytes() for path in (project / "out").iterdir()} == {
         file: content("wonderful-beagle", file) for file in OLD["files"]["wonderful-beagle"]
     }
@@ -240,7 +240,7 @@ def test_of_several_models_only_those_that_another_tool_holds_are_not_deleted(
     assert (done.code, done.out) == (1, "humble-finch: deleted\n")
     assert "SNPE-RACK-07" in done.err and "edgeloop unlock dusty-walrus" in done.err
     assert raw(table, "dusty-walrus") == before
-    assert edgeloop("delete", "dusty-walrus").code == 1
+    assert edgeloop("delete", "dusty-walrus", "--yes").code == 1
 
 
 def test_unlock_of_another_machine_leaves_it_alone(
@@ -270,7 +270,7 @@ def test_new_models_join_the_old_ones(
 
 
 def test_delete_takes_the_row_and_the_files(account: str, table: TableClient, edgeloop: Edgeloop):
-    assert edgeloop("delete", "lazy-gecko").code == 0
+    assert edgeloop("delete", "lazy-gecko", "--purge", "--yes").code == 0
     assert blobs(account, "lazy-gecko") == {}
     assert "lazy-gecko" not in {row["RowKey"] for row in table.list_entities()}
     assert len(blobs(account, "wonderful-beagle")) == 6

@@ -236,10 +236,10 @@ def test_files_that_are_not_mounted_are_said_by_those_who_need_them(
     for words in (
         ["download", "--list", "calm-heron"],
         ["download", "calm-heron"],
-        ["delete", "calm-heron"],
+        ["delete", "calm-heron", "--yes"],
     ):
         said = run(*words).sentence
         assert "their folder is missing, and may be on a disk" in said
         assert "check that it is mounted" in said and "server" not in said
     (project / "elsewhere").rename(project / ".edgeloop" / "blobs")
-    assert run("delete", "calm-heron").code == 0
+    assert run("delete", "calm-heron", "--yes").code == 0

@@ -104,7 +104,7 @@ def test_an_upload_that_is_killed_says_uploading_and_delete_clears_it(
     assert again.code == 1
     assert "waiting for that" in again.err.splitlines()[0]
     assert "edgeloop delete half" in again.err.splitlines()[-1]
-    assert command("delete", "half", environ=place.environ).code == 0
+    assert command("delete", "half", "--yes", environ=place.environ).code == 0
     assert rows_of(store) == {} and blobs_of(store) == {}
     assert command(*HALF, environ=place.environ).code == 0
     assert len(blobs_of(store)) == 2

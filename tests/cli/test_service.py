@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import stat
 import subprocess
 from pathlib import Path
@@ -14,6 +13,7 @@ from click.testing import CliRunner, Result
 from edgeloop.cli.app import app
 from edgeloop.errors import BadInput
 from edgeloop.operate.service import ServiceUnit, environment_text, service_place
+from tests.peers.systemctl import verified
 
 SECRET = "DefaultEndpointsProtocol=https;AccountName=acc;AccountKey=c2VjcmV0LWtleQ==;"
 
@@ -31,20 +31,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "units"
 
 
-def verified(unit: Path) -> str:
-    """What systemd itself says of a unit; nothing where it accepts all of it."""
-    program = shutil.which("systemd-analyze")
-    assert program is not None, "run 'make setup'"
-    kind = "--system" if "multi-user" in unit.read_text() else "--user"
-    command = [program, kind, "--man=no", "--recursive-errors=no", "verify", str(unit)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    said = [line for line in (done.stdout + done.stderr).splitlines() if unit.name in line]
-    return "\n".join(said)
-
-
 def test_systemd_waits_longer_than_the_grace_period(folder: Path) -> None:
     texts = [
-        call("install", "runner", *more, "--print").output
+        call("install", "runner", *more, "--dry-run").output
         for more in ((), ("--grace", "600"), ("--grace=600",))
     ]
     assert ["TimeoutStopSec=90\n" in text for text in texts] == [True, False, False]
@@ -66,7 +55,7 @@ def test_units_of_runners_and_portals_are_valid_and_hold_no_secret(
     for name in ("board-1", "portal"):
         unit, environment = folder / f"edgeloop-{name}.service", folder / f"{name}.env"
         text = unit.read_text()
-        assert verified(unit) == ""
+        assert verified(unit, unit.parent) == ""
         assert "c2VjcmV0" not in text + done.output
         assert "Restart=always" in text
         assert "c2VjcmV0" in environment.read_text()
@@ -111,7 +100,7 @@ def test_what_no_service_can_have_is_refused_before_anything_is_written(
 
 
 def test_print_writes_nothing(folder: Path) -> None:
-    done = call("install", "portal", "--system", "--into", str(folder), "--print")
+    done = call("install", "portal", "--system", "--into", str(folder), "--dry-run")
     assert "ExecStart=" in done.output and "WantedBy=multi-user.target" in done.output
     assert not folder.exists()
 

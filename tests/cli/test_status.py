@@ -124,15 +124,15 @@ def test_a_list_that_cannot_be_read_still_gives_valid_json(
 @pytest.mark.parametrize(
     ("options", "found"),
     [
-        (("--status", "running"), {"held"}),
-        (("--status", "running", "--state", "failed"), {"held", "calm-heron"}),
+        (("--state", "running"), {"held"}),
+        (("--state", "running", "--state", "failed"), {"held", "calm-heron"}),
         (("--node", "bench-1"), {"held"}),
         (("--node", "bench"), set()),
         (("--node", "@home"), {"brave-otter"}),
         (("--locked",), {"held", "brave-otter"}),
         (("--stage", "f1_onnx"), {"held"}),
         (("--stage", "convert"), {"held", "waits"}),
-        (("--stage", "convert", "--status", "new"), {"waits"}),
+        (("--stage", "convert", "--state", "new"), {"waits"}),
         (("held", "--stage", "benchmark"), set()),
     ],
     ids=lambda value: " ".join(sorted(value) if isinstance(value, set) else value),
@@ -261,17 +261,20 @@ def test_an_estimate_is_shown_with_what_is_known_of_its_error(project: Path, edg
         measured = {"name": "z", "mean": 0.00044, "latency_kind": "measured", **stated}
         workspace.store.models("default").insert("z", {**measured, "f1_1k": 0.4})
     heading, *lines = edgeloop("status").out.splitlines()
-    assert "latency_ms  90 % interval" in heading
+    assert "latency_us  90 % interval" in heading
     assert [" ".join(line[: heading.index("f1_onnx")].split()) for line in lines[:5]] == [
-        "bound ≥ 0.44 est",
-        "old 0.44 est",
-        "stated 0.44 est 405 – 480 µs",
-        "wide 0.44 est (0.2 – 4 ms)",
-        "z 0.44",
+        "bound ≥ 440 est",
+        "old 440 est",
+        "stated 440 est 405 – 480",
+        "wide 440 est (200 – 4000)",
+        "z 440",
     ]
     front = edgeloop("pareto").out
     assert "bound" not in front, "a lower bound is not comparable with a latency"
-    assert "405 – 480 µs" in front and "20 %" not in front
+    assert "405 – 480" in front and "latency_us" in front and "20 %" not in front
+    assert "latency_ms" not in front, "its reference point is in the same unit"
+    by_name = edgeloop("status", "--columns", "name,latency_us", "--sort", "latency_us").out
+    assert "latency_us" in by_name.splitlines()[0]
     found = {row["name"]: row for row in edgeloop("pareto", "--json").json}
     assert found["stated"]["latency_coverage"] == 0.9 and "latency_low_ms" not in found["old"]
 

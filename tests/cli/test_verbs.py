@@ -296,7 +296,7 @@ def test_download_makes_a_folder_of_the_models_name(
 
 
 def test_download_takes_only_what_matches(herd: dict[str, Path], edgeloop: Edgeloop, project: Path):
-    said = edgeloop("download", "brave-owl", "--to", "out", "--match", "*.bin", "--json").json
+    said = edgeloop("download", "brave-owl", "--output", "out", "--match", "*.bin", "--json").json
     assert said == [{"name": "brave-owl", "file": "out/weights.bin"}]
     assert [path.name for path in (project / "out").iterdir()] == ["weights.bin"]
 
@@ -304,7 +304,7 @@ def test_download_takes_only_what_matches(herd: dict[str, Path], edgeloop: Edgel
 def test_download_of_nothing_fails_and_says_so(
     herd: dict[str, Path], edgeloop: Edgeloop, project: Path
 ):
-    said = edgeloop("download", "brave-owl", "--to", "out", "--match", "*.dlc")
+    said = edgeloop("download", "brave-owl", "--output", "out", "--match", "*.dlc")
     assert said.code == 1 and "No file matches '*.dlc'" in said.err
     assert not (project / "out").exists()
     assert edgeloop("download", "brave-owl", "--match", "*.dlc", "--json").code == 1
@@ -315,7 +315,7 @@ def test_download_overwrites_an_older_copy(
 ):
     (project / "out").mkdir()
     (project / "out/c.onnx").write_text("old")
-    assert edgeloop("download", "calm-heron", "--to", "out").code == 0
+    assert edgeloop("download", "calm-heron", "--output", "out").code == 0
     assert (project / "out/c.onnx").read_bytes() == herd["calm-heron"].read_bytes()
 
 
@@ -430,7 +430,7 @@ def test_priority_is_set_and_given_back(herd: dict[str, Path], edgeloop: Edgeloo
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
-    [["delete", "brave-*"], ["reset", "*"], ["unlock", "*"], ["priority", "brave-*", "3"]],
+    [["reset", "*"], ["unlock", "*"], ["priority", "brave-*", "3"]],
     ids=" ".join,
 )
 def test_a_change_to_several_models_without_an_answer_changes_nothing(
@@ -443,14 +443,25 @@ def test_a_change_to_several_models_without_an_answer_changes_nothing(
     assert rows() == before
 
 
-def test_yes_on_stdin_deletes_what_was_shown(herd: dict[str, Path], command: Edgeloop):
-    said = command("delete", "brave-*", stdin="y\n")
+def test_yes_on_stdin_resets_what_was_shown(herd: dict[str, Path], command: Edgeloop):
+    said = command("reset", "brave-*", stdin="y\n")
     assert said.code == 0 and "brave-otter" in said.err and "brave-owl" in said.err
-    assert set(rows()) == {"calm-heron"}
 
 
-def test_one_model_is_deleted_without_asking(herd: dict[str, Path], edgeloop: Edgeloop):
-    assert edgeloop("delete", "calm-heron").out == "calm-heron: deleted\n"
+@pytest.mark.parametrize("names", [["calm-heron"], ["brave-*"]], ids=str)
+def test_a_deletion_without_a_terminal_needs_yes(
+    herd: dict[str, Path], command: Edgeloop, names: list[str]
+):
+    before = rows()
+    for answer in (None, "y\n"):
+        said = command("delete", *names, stdin=answer)
+        assert said.code == 2 and "add --yes" in said.err and "Traceback" not in said.err
+    assert rows() == before
+
+
+def test_purge_deletes_for_good(herd: dict[str, Path], edgeloop: Edgeloop):
+    said = edgeloop("delete", "calm-heron", "--purge", "--yes")
+    assert (said.out, said.err) == ("calm-heron: deleted for good\n", "")
     with Workspace.open() as workspace:
         assert "calm-heron" not in rows_of(workspace.store)
         assert not blobs_of(workspace.store, "default/calm-heron/")
@@ -458,7 +469,7 @@ def test_one_model_is_deleted_without_asking(herd: dict[str, Path], edgeloop: Ed
 
 
 def test_a_deleted_model_can_be_uploaded_again(herd: dict[str, Path], edgeloop: Edgeloop):
-    edgeloop("delete", "calm-heron")
+    edgeloop("delete", "calm-heron", "--yes")
     said = edgeloop("upload", herd["calm-heron"], "--json").json
     assert said[0]["new"] is True and said[0]["name"] in rows()
 

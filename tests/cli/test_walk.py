@@ -55,7 +55,7 @@ def test_two_models_go_in_through_every_verb_and_out_again(
     )
 
     # download
-    assert edgeloop("download", "*", "--to", "back").code == 0
+    assert edgeloop("download", "*", "--output", "back").code == 0
     fetched = {
         p.relative_to(project / "back"): p.read_bytes() for p in files_below(project / "back")
     }

@@ -18,6 +18,8 @@ def show(page: Path, is_written: bool) -> None:
         project = Project(Path(home))
         replaced: list[tuple[Shown, list[str]]] = []
         for block in blocks_of(page):
+            if block.machines:
+                continue  # only tests start machines
             for line in block.setup:
                 project.prepare(line)
             for command in block.commands:

@@ -10,6 +10,8 @@ Remarks are HTML comments right above a block, which readers do not see:
     <!-- as in: README.md -->                                 run there, with the same output
     <!-- exit code: 1 -->                                     the last command of the block fails
     <!-- ctrl-c after: TEXT -->                               it is ended so, once it has shown that
+    <!-- on: quant-1, quant-2 -->                             on machines that a scene has made, in
+                                                              this order
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ _BLOCK = re.compile(
     r"(?P<remarks>(?:^<!-- [^\n]* -->\n)*)^```(?P<language>console|bash)\n(?P<body>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
-_REMARK = re.compile(r"^<!-- (setup|not run|as in|exit code|ctrl-c after): (.*) -->$", re.MULTILINE)
+_REMARK = re.compile(
+    r"^<!-- (setup|not run|as in|exit code|ctrl-c after|on): (.*) -->$", re.MULTILINE
+)
 _INLINE = re.compile(r"`(edgeloop [a-z][^`]*)`")
 _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
@@ -60,6 +64,8 @@ class Block:
     line: int
     setup: tuple[str, ...]
     commands: tuple[Shown, ...]
+    machines: tuple[str, ...] = ()
+    """Where they are run; empty: in the page's project."""
 
 
 def pages() -> list[Path]:
@@ -103,7 +109,8 @@ def _block(text: str, found: re.Match[str]) -> Block:
     if shown:
         shown[-1].exit_code = int(remarks.get("exit code", ["0"])[0])
         shown[-1].ctrl_c_after = remarks.get("ctrl-c after", [""])[0]
-    return Block(first_line, tuple(remarks.get("setup", ())), tuple(shown))
+    machines = tuple(name for names in remarks.get("on", ()) for name in names.split(", "))
+    return Block(first_line, tuple(remarks.get("setup", ())), tuple(shown), machines)
 
 
 def _shown(body: str, first_line: int, is_script: bool) -> Iterator[Shown]:

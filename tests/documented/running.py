@@ -60,6 +60,7 @@ class Project:
     def __init__(self, home: Path, cloud: AzureML | None = None) -> None:
         self.home = home
         self.cloud = cloud
+        self.machines: dict[str, Project] = {}
         self.folder = home / "project"
         self.folder.mkdir(parents=True)
         (self.folder / "examples").symlink_to(ROOT / "examples")
@@ -89,13 +90,16 @@ class Project:
         with tempfile.TemporaryFile("w+") as screen:
             if ctrl_c_after:
                 code = self._until_ctrl_c(line, ctrl_c_after, screen)
-            elif _SHELL.search(line):
+            elif self._is_for_shell(line):
                 code = self._in_shell(line, screen)
             else:
                 code = self._here(line, screen)
             screen.seek(0)
             text = screen.read().replace(str(self.home), HOME)
         return code, [part.rpartition("\r")[2].rstrip() for part in text.splitlines()]
+
+    def _is_for_shell(self, line: str) -> bool:
+        return _SHELL.search(line) is not None
 
     def _here(self, line: str, screen: TextIO) -> int:
         """In this process, which has imported everything already."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from tests.documented.running import is_same
 REASONS = {
     *("needs a package index", "needs root", "needs systemd", "needs Docker", "needs Kubernetes"),
     *("needs a board", "needs boards", "needs the Neural Processing SDK", "needs Azure"),
-    *("needs a cluster", "needs a GPU", "needs a store of several machines"),
+    *("needs a cluster", "needs a GPU"),
     *("needs the COCO dataset", "needs the portal above", "needs the search above"),
     *("needs the plan above", "keeps runners running", "needs GitHub"),
     "tests/test_readme.py runs it",
@@ -22,6 +23,13 @@ REASONS = {
     *("compiles for minutes", "trains for minutes", "takes minutes", "takes an hour"),
 }
 """What may keep a command from being run by tests."""
+LEAD_TO_A_FARM = [
+    "docs/farm.md",
+    "docs/how-to/azure-fleet.md",
+    "docs/how-to/boards.md",
+    "docs/how-to/kubernetes.md",
+    "docs/how-to/migrate-from-archai.md",
+]
 MOST_UNSEEN = 9
 """Commands with output that no test compares. A change that lowers it is welcome."""
 
@@ -52,6 +60,18 @@ def test_what_another_page_runs_has_the_same_output_there(page: Path):
             found = there[shown.bare]
             assert not found.as_in, f"{shown.as_in} does not run {shown.bare}"
             assert is_same(shown, found), f"line {shown.line}: {shown.as_in} shows another output"
+
+
+@pytest.mark.parametrize("name", LEAD_TO_A_FARM)
+def test_all_guides_lead_to_the_same_farm(name: str):
+    """The experiment has what machines would otherwise have to be told alike."""
+    page = ROOT / name
+    shown = [each.bare for each in commands_of(page)]
+    named = [*shown, *inline_commands(page)]
+    assert any(line == "edgeloop experiment set faces --dataset working/faces" for line in named)
+    runners = [line for line in shown if re.search(r"edgeloop (runner|service install)\b", line)]
+    told = re.compile(r"--(toolchain|no-quantize|dataset)\b")
+    assert [line for line in runners if told.search(line)] == []
 
 
 def test_what_is_not_run_says_why_and_is_counted():

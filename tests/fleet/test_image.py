@@ -29,7 +29,7 @@ pytestmark = pytest.mark.soak
 
 LARGEST_MB = 900
 SHORT = (
-    "--max-benchmark-runs",
+    "--runs",
     "1",
     "--quick-images",
     "2",

@@ -208,6 +208,22 @@ def test_a_profile_that_was_fitted_again_changes_no_verdict():
     assert check.verdict == "not compared" and "another profile" in check.detail
 
 
+def test_a_score_that_nobody_compared_does_not_pass():
+    def report(before: bool, now: bool, strict: bool = False) -> GateReport:
+        scores = [figures() if each else figures(score=None) for each in (before, now)]
+        return compare_figures(Baseline.of(scores[0]), scores[1], GateLimits(strict=strict))
+
+    for before, now in ((False, False), (True, False), (False, True)):
+        found = report(before, now)
+        assert verdicts(found)["score"] == "not compared"
+        assert found.is_passed and found.headline == "passed, 1 of 5 not compared: score"
+        [line] = [line for line in found.markdown().splitlines() if line.startswith("| score")]
+        assert line.endswith("| not compared |")
+    assert report(False, False, strict=True).is_passed, "no score was asked for"
+    assert not report(True, False, strict=True).is_passed
+    assert not report(False, True, strict=True).is_passed
+
+
 def test_a_baseline_of_another_version_is_noted():
     assert not compare_figures(BASELINE, figures(), GateLimits()).notes
     old = BASELINE.model_copy(update={"edgeloop": "0.0.1"})

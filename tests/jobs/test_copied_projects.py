@@ -10,94 +10,44 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from edgeloop.jobs.bundle import edgeloop_requirements
 from tests.documented.scenes import AZURE_SCENES
-from tests.kept import REPOSITORY
+from tests.machine import LIMIT_S, Machine, machine
 from tests.peers.azureml import AzureML
-from tests.peers.environments import ENVIRONMENTS, Definition
 
 pytestmark = pytest.mark.soak
 
-LIMIT_S = 300
 
-
-@dataclass
-class Laptop:
-    """A copy of a project, and a shell in it."""
-
-    folder: Path
-    python: Path
-    environ: dict[str, str]
-    started: list[subprocess.Popen[str]] = field(default_factory=list)
-
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [self.python, "-m", "edgeloop", *words],
-            cwd=self.folder,
-            env=self.environ,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self.started.append(process)
-        return process
-
-    def __call__(self, *words: str) -> str:
-        process = self.start(*words)
-        out, err = process.communicate(timeout=LIMIT_S)
-        assert process.returncode == 0, (words, out, err)
-        return out
-
-    def states(self, *jobs: str) -> dict[str, str]:
-        return {
-            row["name"]: row["state"] for row in json.loads(self("job", "status", *jobs, "--json"))
-        }
+def states(laptop: Machine, *jobs: str) -> dict[str, str]:
+    rows = json.loads(laptop("job", "status", *jobs, "--json"))
+    return {row["name"]: row["state"] for row in rows}
 
 
 @pytest.fixture
-def laptop(azureml: AzureML, tmp_path: Path) -> Iterator[Callable[[str], Laptop]]:
+def laptop(azureml: AzureML, tmp_path: Path) -> Iterator[Callable[[str], Machine]]:
     """By the name of a project's scene; another folder than the one it was made in."""
-    python = ENVIRONMENTS.bin_of(Definition(edgeloop_requirements("azureml"))) / "python"
-    (tmp_path / "installed").mkdir()
-    (tmp_path / "installed/edgeloop").symlink_to(REPOSITORY / "edgeloop")
-    made: list[Laptop] = []
+    environ = azureml.environment()
+    for name in ("AZURE_SUBSCRIPTION_ID", "AML_RESOURCE_GROUP", "AML_WORKSPACE_NAME"):
+        del environ[name]  # the project's own file says it
+    with machine(tmp_path / "copy", tmp_path / "home", ("azureml",), environ) as made:
 
-    def make(scene: str) -> Laptop:
-        original = tmp_path / "original"
-        original.mkdir()
-        (original / "examples").touch()
-        AZURE_SCENES[scene](original, azureml)
-        shutil.copytree(original, tmp_path / "copy")
-        environ = {
-            **azureml.environment(),
-            "PATH": "/usr/bin:/bin",
-            "HOME": str(tmp_path),
-            "PYTHONPATH": f"{tmp_path / 'installed'}:{azureml.environment()['PYTHONPATH']}",
-            "EDGELOOP_STATE": str(tmp_path / "state"),
-            "EDGELOOP_CACHE": str(tmp_path / "cache"),
-        }
-        for name in ("AZURE_SUBSCRIPTION_ID", "AML_RESOURCE_GROUP", "AML_WORKSPACE_NAME"):
-            del environ[name]  # the project's own file says it
-        made.append(Laptop(tmp_path / "copy", python, environ))
-        return made[-1]
+        def copy(scene: str) -> Machine:
+            original = tmp_path / "original"
+            original.mkdir()
+            (original / "examples").touch()
+            AZURE_SCENES[scene](original, azureml)
+            shutil.copytree(original, made.folder)
+            return made
 
-    yield make
-    for process in (process for each in made for process in each.started):
-        if process.poll() is None:
-            process.kill()
-            process.communicate()
+        yield copy
 
 
 @pytest.fixture
-def submitting(laptop: Callable[[str], Laptop]) -> Laptop:
+def submitting(laptop: Callable[[str], Machine]) -> Machine:
     """The fourth document's project: `.azureml/`, and records of runs in `output/`."""
     made = laptop("azureml-project")
     (made.folder / "edgeloop.yaml").write_text("compute: gpu-cluster\nruns: output\n")
@@ -113,14 +63,14 @@ FORMS = {
 
 
 @pytest.mark.timeout(900)  # fifteen commands, each of which loads Azure's SDK
-def test_status_logs_and_results_take_a_folder_a_prefix_a_glob_and_all(submitting: Laptop) -> None:
+def test_status_logs_and_results_take_a_folder_a_prefix_a_glob_and_all(submitting: Machine) -> None:
     edgeloop, output = submitting, submitting.folder / "output"
     rates = {"lr-3": "0.001", "lr-4": "0.0001"}
     for name, rate in rates.items():
         edgeloop("job", "submit", "train.py", "--name", name, "--", "--lr", rate)
     edgeloop("job", "wait", "all")
     for form, names in FORMS.items():
-        assert edgeloop.states(form) == dict.fromkeys(names, "completed"), form
+        assert states(edgeloop, form) == dict.fromkeys(names, "completed"), form
         log = edgeloop("job", "logs", form)
         assert {name for name, rate in rates.items() if f"lr {rate}, 2 threads" in log} == names
         edgeloop("job", "results", form)
@@ -131,7 +81,7 @@ def test_status_logs_and_results_take_a_folder_a_prefix_a_glob_and_all(submittin
 
 
 @pytest.mark.timeout(900)
-def test_abort_and_resubmit_take_a_folder_a_prefix_a_glob_and_all(submitting: Laptop) -> None:
+def test_abort_and_resubmit_take_a_folder_a_prefix_a_glob_and_all(submitting: Machine) -> None:
     edgeloop = submitting
     for name in ("lr-3", "big"):
         edgeloop("job", "submit", "train.py", "--name", name, "--", "--lr", "1", "--wait", "600")
@@ -148,12 +98,12 @@ def test_abort_and_resubmit_take_a_folder_a_prefix_a_glob_and_all(submitting: La
         for attempt, name in ((3, "big"), (4, "big.2"), (4, "lr-3"), (5, "lr-3.2"), (6, "lr-3.3"))
     ]
     edgeloop("job", "abort", "all", "--yes")
-    states = edgeloop.states("all")
-    assert len(states) == 10 and set(states.values()) == {"canceled"}, states
+    every = states(edgeloop, "all")
+    assert len(every) == 10 and set(every.values()) == {"canceled"}, every
 
 
 def test_a_cloud_run_with_data_blobs_survives_ctrl_c_and_gives_its_results(
-    laptop: Callable[[str], Laptop],
+    laptop: Callable[[str], Machine],
 ) -> None:
     """The fifth document's project: only changes of `data_blobs/working` are sent."""
     edgeloop = laptop("data-blobs-project")
@@ -170,7 +120,7 @@ def test_a_cloud_run_with_data_blobs_survives_ctrl_c_and_gives_its_results(
     running.send_signal(signal.SIGINT)
     _, err = running.communicate(timeout=LIMIT_S)
     assert running.returncode == 130 and "night runs on" in err, err
-    assert edgeloop.states("night") == {"night": "running"}
+    assert states(edgeloop, "night") == {"night": "running"}
     assert edgeloop("job", "abort", "night") == "night: canceled\n"
     edgeloop("job", "results", "night")
     outputs = edgeloop.folder / "runs/night/outputs"

@@ -17,6 +17,7 @@ import pytest
 
 from edgeloop.errors import BadInput, BadName, BadSetting, ComputeUnavailable, Infeasible
 from edgeloop.jobs.computes import Resources, base, compute_kinds, make_compute, queue
+from edgeloop.jobs.computes.local import LocalCompute, LocalOptions
 from edgeloop.jobs.computes.queue import interpreter, job_environment
 from edgeloop.node.ticket import log_key, outputs_folder
 from edgeloop.testing.contracts.compute import (
@@ -270,6 +271,13 @@ def test_a_job_runs_the_python_of_the_active_environment(tmp_path: Path):
     assert interpreter({"VIRTUAL_ENV": str(tmp_path)}) == tmp_path / "bin/python"
     assert interpreter({"CONDA_PREFIX": str(tmp_path)}) == tmp_path / "bin/python"
     assert interpreter({"VIRTUAL_ENV": str(tmp_path / "gone")}) == Path(sys.executable)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("VIRTUAL_ENV", str(tmp_path))
+        local = LocalCompute("local", LocalOptions(), tmp_path / "jobs")
+        assert local.note == f"Python of {tmp_path}", "a submission says which"
+        patched.setenv("VIRTUAL_ENV", str(tmp_path / "gone"))
+        patched.delenv("CONDA_PREFIX", raising=False)
+        assert local.note == ""
     assert job_environment({"A": "1"}, {"B": "2"})["EDGELOOP_PYTHON"] == sys.executable
 
 

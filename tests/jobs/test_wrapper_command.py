@@ -65,7 +65,9 @@ def test_a_failure_names_the_script_s_own_last_line(wrapped: Wrapped):
     wrapped.order_script("print('epoch 3')\nimport nothing_of_this_name", retries=1)
     assert wrapped.run()[0] == 1
     said = "ModuleNotFoundError: No module named 'nothing_of_this_name'"
-    assert wrapped.final().reason == f"the command ended with exit code 1: {said}"
+    hint = f"it ran with {wrapped.python}: install the module there, or list it in a file for"
+    reason = f"the command ended with exit code 1: {said}; {hint} --requirements"
+    assert wrapped.final().reason == reason
 
 
 AWKWARD = [

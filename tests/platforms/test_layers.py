@@ -230,7 +230,7 @@ def test_a_total_that_leaves_out_steps_is_a_lower_bound(device, cache, tmp_path,
     monkeypatch.setenv("EDGELOOP_CACHE", str(cache.parent))
     monkeypatch.chdir(tmp_path)
     net = with_scatter(tmp_path / "scatter.onnx")
-    done = CliRunner().invoke(app, ["layers", str(net), "--device", CHIP, "--limit", "1"])
+    done = CliRunner().invoke(app, ["layers", str(net), "--device", CHIP, "--timeout", "1s"])
     assert done.exit_code == 0, done.output
     assert done.output.startswith("scatter: ≥ ") and "(estimate)" in done.output
     assert "no interval: the compiler has no cost for" in done.output

@@ -109,6 +109,9 @@ def write_jobs(workspace: Workspace) -> None:
         for n in range(1, 61)
     ]
     blobs.put(f"{outputs_folder(job)}metrics.jsonl", "\n".join(map(json.dumps, curve)).encode())
+    short = [{"epoch": n, "loss": 1.3 / n + 0.05, "val_iou": 0.68 - 0.5 / n} for n in range(1, 24)]
+    large = f"{outputs_folder(_job_id('faces-large'))}metrics.jsonl"
+    blobs.put(large, "\n".join(map(json.dumps, short)).encode())
     blobs.put(f"{outputs_folder(job)}checkpoints/best-of-the-whole-training.pt", bytes(70_000))
 
 

@@ -70,7 +70,7 @@ def test_from_an_empty_page_to_a_model_that_a_runner_measures(browser: Browser, 
             expect(row).to_contain_text("running", timeout=LONG_MS)
             expect(row.locator(".who")).not_to_be_empty()
             expect(row).to_contain_text("complete", timeout=LONG_MS)
-            interval = re.compile(r"^est[\d.]+ \(?[\d.]+ – [\d.]+ .s\)?$")
+            interval = re.compile(r"^est[\d.]+ \(?[\d.]+ – [\d.]+\)?$")
             expect(row.locator(".is-estimate")).to_have_text(interval)
         finally:
             runner.wait(60)
@@ -142,6 +142,27 @@ def test_a_model_is_reset_moved_up_and_deleted_from_its_page(browser: Browser, s
         expect(page.locator("tr[data-name=spare]")).to_have_count(0)
     with site.workspace() as workspace:
         assert workspace.store.models("default").get("spare") is None
+
+
+def test_tags_and_a_note_are_kept_and_seen_by_others(browser: Browser, site: Site) -> None:
+    with site.workspace() as workspace:
+        workspace.store.models("default").insert("noted", {"name": "noted", "status": "complete"})
+    note = "Ship it <b>after</b> the fair."
+    with browser.tab(site.at("/models/noted")) as other, browser.tab(other.page.url) as tab:
+        tab.page.get_by_label("Tags, separated by commas").fill("to ship, , baseline,to ship")
+        tab.page.get_by_label("Note", exact=True).fill(note)
+        tab.page.get_by_role("button", name="Save").click()
+        for each in (tab, other):
+            expect(each.page.locator("#comment")).to_have_text(note)
+            expect(each.page.locator("#head .tag")).to_have_text(["to ship", "baseline"])
+        tab.page.get_by_label("Tags, separated by commas").fill("x" * 61)
+        tab.page.get_by_role("button", name="Save").click()
+        expect(tab.page.locator("#refused span")).to_contain_text("60 characters")
+        tab.expect_failure(422)
+    with site.workspace() as workspace:
+        row = workspace.model("noted").row
+        assert (row["comment"], row["tags"]) == (note, '["to ship", "baseline"]')
+        assert [each.key for each in workspace.find((), "to ship")] == ["noted"]
 
 
 def test_what_the_server_refuses_is_said_on_the_page(browser: Browser, site: Site) -> None:

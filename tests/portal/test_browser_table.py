@@ -40,6 +40,23 @@ def latencies(page: Page) -> list[float | None]:
     return [float(text) if text else None for text in texts]
 
 
+def test_a_phone_shows_name_latency_and_score_without_scrolling(
+    browser: Browser, site: Site
+) -> None:
+    with browser.tab(site.at("/?text=calm-*"), size=(390, 800)) as tab:
+        expect(tab.page.locator("#rows tr")).to_have_count(12)
+        in_sight = tab.page.evaluate(
+            """() => [...document.querySelectorAll("thead th")]
+              .filter((head) => head.getBoundingClientRect().width > 0
+                && head.getBoundingClientRect().right <= innerWidth)
+              .map((head) => head.className.replace(" n", ""))"""
+        )
+        assert in_sight == ["tick", "of-name", "of-status", "of-mean", "of-f1_1k"]
+        dot = tab.page.locator("#rows td.of-status:not(.has-error) .state").first
+        expect(dot).to_have_text("complete")  # for those who do not see it
+        assert dot.evaluate("dot => getComputedStyle(dot).fontSize") == "0px"
+
+
 def test_a_filter_keeps_what_matches_and_can_be_taken_back(browser: Browser, site: Site) -> None:
     with browser.tab(site.at("/")) as tab:
         page = tab.page
@@ -159,8 +176,10 @@ def test_ticked_models_are_compared_side_by_side(browser: Browser, site: Site) -
         expect(page.get_by_role("heading", level=1)).to_have_text("Compare")
         assert page.locator(".compare thead a").all_inner_texts() == ["calm-heron", "brisk-otter"]
         row = page.get_by_role("row", name="latency ms")
-        expect(row.locator(".best")).to_have_count(1)
+        expect(row.locator(".best")).to_have_count(0)  # estimates without an interval
         expect(row.locator(".pm")).to_contain_text("%")
+        exact = page.get_by_role("row", name="multiply-accumulates")
+        expect(exact.locator(".best")).to_have_count(1)
         expect(page.locator(".banner")).to_contain_text("different devices")
         tab.keep_picture("compare-light")
         page.set_viewport_size({"width": 390, "height": 800})

@@ -248,7 +248,7 @@ def page_headers(client: TestClient) -> dict[str, str]:
 def test_nothing_is_changed_unless_it_is_allowed(make_client: MakeClient, workspace: Workspace):
     insert(workspace)
     client = make_client()
-    for verb in ("reset", "priority", "delete"):
+    for verb in ("reset", "priority", "annotation", "delete"):
         got = client.post(
             f"/api/v1/models/a/{verb}", json={"priority": 1}, headers=page_headers(client)
         )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -13,6 +14,8 @@ from threading import Barrier
 import pytest
 
 from edgeloop.errors import BadName, NoSuchModel, NotFound
+from edgeloop.jobs.client import Jobs
+from edgeloop.jobs.records import Run
 from edgeloop.models.runners import CurrentStage, RunnerDevice, RunnerEntry, columns_of
 from edgeloop.runner.presence import record_use
 from edgeloop.store import Value
@@ -27,6 +30,7 @@ from edgeloop.view.portal.views.table import table_view
 from edgeloop.workspace import Workspace
 from tests.nets import save_tiny
 from tests.portal.conftest import MakeClient
+from tests.portal.farm import write_jobs
 
 ROWS: dict[str, dict[str, Value]] = {
     "calm-heron": {"status": "complete", "mean": 0.002, "f1_1k": 0.8, "device": "htp:one"},
@@ -279,6 +283,79 @@ def test_models_side_by_side_say_what_differs_and_which_is_best(portal: Portal):
     assert not same.differing and {row.column for row in same.equal} == {"mean", "f1_1k"}
 
 
+def test_after_a_search_the_front_shows_what_the_search_knows(
+    workspace: Workspace, make_client: MakeClient
+):
+    for name, ms, iou in (("one", 0.001, 0.4), ("two", 0.002, 0.6)):
+        row = {"name": name, "mean": ms, "val_iou": iou, "status": "candidate"}
+        workspace.store.models(workspace.experiment).insert(name, row)
+    view = pareto_view(Portal(workspace))
+    assert (view.query.y, view.front) == ("val_iou", 2)
+    assert table_view(Portal(workspace)).headings[4].name == "mean"
+    assert table_view(Portal(workspace)).headings[5].name == "val_iou"
+    assert "on the front" in make_client().get("/pareto").text
+
+
+def test_a_job_is_painted_with_its_state_only_when_it_was_asked(
+    workspace: Workspace, make_client: MakeClient, monkeypatch: pytest.MonkeyPatch
+):
+    write_jobs(workspace)
+    asking, answered = threading.Event(), threading.Event()
+
+    def refresh(self: Jobs, runs: Sequence[Run]) -> Sequence[Run]:
+        asking.set()
+        answered.wait(30)
+        return runs
+
+    monkeypatch.setattr(Jobs, "refresh", refresh)
+    client = make_client()
+    first = client.get("/jobs").text
+    assert asking.wait(30)
+    assert first.count(">checking…<") == 2 and ">checking</span> <b>2</b>" in first, (
+        "two have not ended, as far as their records know"
+    )
+    assert ">completed<" in first and 'class="state running">' not in first
+    answered.set()
+    until = time.monotonic() + 30
+    while "checking…" in (page := client.get("/jobs").text) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert ">running<" in page and ">queued<" in page and "as of" not in page
+    shown = client.get("/api/v1/jobs").json()
+    assert {job["name"] for job in shown["jobs"] if job["asked"]} == {"faces-night", "sweep-7"}
+
+
+def test_a_model_is_the_best_only_if_the_intervals_tell_it_apart(
+    workspace: Workspace, portal: Portal
+):
+    estimate = {"latency_kind": "estimate", "latency_coverage": 0.9, "status": "complete"}
+    scores = {"f1_1k_low": 0.70, "f1_1k_high": 0.80, "f1_1k_images": 200}
+    rows = {
+        "fast": {"mean": 0.004, "latency_low_ms": 3.0, "latency_high_ms": 5.5, **scores},
+        "near": {"mean": 0.005, "latency_low_ms": 4.0, "latency_high_ms": 6.5, **scores},
+        "slow": {"mean": 0.009, "latency_low_ms": 7.0, "latency_high_ms": 12.0, **scores},
+        "unknown": {"mean": 0.05},
+    }
+    for place, (name, values) in enumerate(rows.items()):
+        row = {"name": name, **estimate, **values, "f1_1k": 0.75 + place / 1000, "macs": place + 1}
+        workspace.store.models(workspace.experiment).insert(name, row)
+
+    def best_of(*names: str) -> dict[str, list[bool]]:
+        view = compare_view(Portal(workspace), None, names)
+        return {row.column: [cell.is_best for cell in row.cells] for row in view.differing}
+
+    near = best_of("fast", "near", "slow")
+    assert near["mean"] == [False] * 3 == near["f1_1k"] and near["macs"] == [True, False, False]
+    assert best_of("fast", "slow")["mean"] == [True, False]
+    assert best_of("fast", "unknown")["mean"] == [False, False], "it may lie anywhere"
+    view = compare_view(Portal(workspace), None, ["fast", "slow"])
+    cells = {row.column: row.cells[0] for row in view.differing}
+    assert (cells["mean"].text, cells["mean"].interval) == ("4", "3 – 5.5")
+    assert cells["f1_1k"].interval == "0.700 – 0.800"
+    titles = {row.column: row.title for row in view.differing}
+    assert titles["f1_1k"] == "F1 on the device, quantized, 200 images"
+    assert {row.column for row in view.raw} == {"latency_low_ms", "latency_high_ms"}
+
+
 def test_every_device_and_machine_has_a_card_the_idle_and_the_lost_too(
     workspace: Workspace, portal: Portal
 ):
@@ -452,7 +529,8 @@ def test_an_estimate_is_shown_with_its_interval_and_a_lower_bound_as_one(
     benchmark = next(stage for stage in view.stages if stage.name == "benchmark")
     assert (benchmark.runs_done, benchmark.is_deterministic) == (1, True)
     client = make_client()
-    assert "405 – 480 µs" in client.get("/").text
+    table_page = client.get("/").text
+    assert ">0.405 – 0.48<" in table_page and "Latency <small>ms</small>" in table_page
     page = client.get("/models/stated").text
     for said in ("90 % interval 405 – 480 µs", "errors of 40 networks", "1 run, deterministic"):
         assert said in page

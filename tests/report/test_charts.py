@@ -175,13 +175,19 @@ def test_bars_are_one_standard_deviation_to_either_side():
     assert "datum.x - datum.sigma" in json.dumps(spec)
 
 
+def test_the_use_of_a_device_is_a_share_of_the_whole_day():
+    spec = utilisation_chart([{**USE, "seconds": 180}]).to_dict()
+    assert spec["encoding"]["y"]["scale"]["domain"] == [0, 100], "three minutes fill no chart"
+
+
 def test_an_estimate_on_the_front_has_a_pale_band_as_wide_as_its_interval():
     interval = {"latency_low_ms": 8.0, "latency_high_ms": 19.0, "latency_coverage": 0.9}
     estimate = {"latency_kind": "estimate", **interval}
     row = {"name": "a", "mean": 0.010, "f1_1k": 0.5}
     spec = spec_of(pareto_chart([{**row, **estimate}]))
     (point,) = next(iter(spec["datasets"].values()))
-    assert (point["low"], point["high"], point["interval"]) == (8.0, 19.0, "8 – 19 ms")
+    assert (point["low"], point["high"]) == (8.0, 19.0)
+    assert point["about"] == "a: latency_ms 10 est (8 – 19), f1_1k 0.5000"
     assert "pale: 90 % interval of an estimate" in json.dumps(spec)
     old = {"latency_kind": "estimate", "latency_margin_percent": 20.0}
     for other in ({"latency_kind": "measured", **interval}, old):

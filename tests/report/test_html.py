@@ -52,6 +52,18 @@ def test_nothing_is_loaded_and_nothing_runs():
     assert "@import" not in text and not re.search(r"url\((?!#|data:font/woff2;base64,)", text)
 
 
+def test_a_report_says_what_it_has_with_units_and_nothing_of_what_has_not_happened():
+    interval = {"latency_low_ms": 0.05, "latency_high_ms": 0.09, "latency_coverage": 0.9}
+    estimate = {"latency_kind": "estimate", "mean": 0.00006388, **interval}
+    text = report([{"name": "a", "f1_1k": 0.7412, "status": "complete", **estimate}])
+    assert "<title>Models of faces: report</title>" in text
+    assert "<b>63.88 µs est</b>lowest latency" in text and "63.88 est, 50 – 90<" in text
+    assert "<b>0.7412</b>highest F1 on the device" in text
+    assert " yet" not in "".join(read(text).texts) and 'id="charts"' not in text
+    gained = {"name": "b", "mean": 0.001, "f1_1k": 0.75, "f1_1k_f": 0.74}
+    assert "quantizing gains 0.0100 of F1 on average" in report([gained])
+
+
 def test_names_errors_and_tags_are_texts():
     page = read(report([*table(3), EVIL]))
     shown = "".join(page.texts)
@@ -145,7 +157,7 @@ def test_an_estimate_has_its_interval_and_a_lower_bound_is_on_no_front():
         {**shared, "name": "old", "latency_margin_percent": 20.0},
     ]
     text = report(rows)
-    assert "4.4 est, 4.05 – 4.8 ms" in text and "≥ 1 est" in text and "± 20" not in text
+    assert "4.4 est, 4.05 – 4.8<" in text and "≥ 1 est" in text and "± 20" not in text
     assert "its 90 % interval, in brackets" in text and "errors of 40 networks (1)" in text
     front, _, _ = text.partition('id="table"')
     assert "stated" in front and ">bound<" not in front

@@ -49,7 +49,7 @@ def check_evaluated(farm: Farm, model: Path) -> None:
     assert row["f1_onnx"] == pytest.approx(f1(cpu(model, images), labels))
     for stage in ("f1_1k", "f1_1k_f", "f1_10k"):
         assert row[stage] == pytest.approx(row["f1_onnx"], abs=0.1)
-    farm.edgeloop("download", "net", "--to", "files")
+    farm.edgeloop("download", "net", "--output", "files")
     with next((farm.folder / "files").rglob("test_results_f1_10k.csv")).open() as file:
         heading, *_ = csv.reader(file)
     assert heading[-2:] == ["facewear", "overall"]

@@ -114,7 +114,7 @@ def our_rows(ours: Machine, *options: str) -> dict[str, dict[str, Any]]:
 
 def evaluate(ours: Machine) -> None:
     words = ("--drain", "--device", "host", "--benchmark-only", "--calibration-images", "4")
-    ours("runner", *words, "--max-benchmark-runs", "1")
+    ours("runner", *words, "--runs", "1")
 
 
 def test_what_archais_scripts_upload_our_commands_manage(theirs: Machine, ours: Machine) -> None:
@@ -129,7 +129,7 @@ def test_what_archais_scripts_upload_our_commands_manage(theirs: Machine, ours: 
     held = f"lazy-gecko,Running f1_onnx,{platform.node()},7"
     assert ours("status", "--locked", "--csv", "-").splitlines()[1:] == [held]
     for verb in ("reset", "delete"):
-        refusal = ours(verb, "lazy-gecko", fails=True)
+        refusal = ours(verb, "lazy-gecko", "--yes", fails=True)
         assert f"another tool works on it on {platform.node()}" in refusal
         assert "edgeloop unlock lazy-gecko" in refusal
     ours("unlock", "lazy-gecko")
@@ -146,7 +146,7 @@ def test_what_archais_scripts_upload_our_commands_manage(theirs: Machine, ours: 
     (file,) = (theirs.folder / "lazy-gecko").iterdir()
     assert file.read_bytes() == NET.read_bytes()
 
-    ours("delete", "lazy-gecko")
+    ours("delete", "lazy-gecko", "--yes")
     assert their_rows(theirs) == {}
     file.unlink()
     theirs("download", "--name", "lazy-gecko", "--table", TABLE)

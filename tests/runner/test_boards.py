@@ -195,7 +195,7 @@ def test_equal_boards_are_one_device_type_and_one_that_left_strands_nothing(
     be_patient(farm)
     other = boards("b")
     other.warm_up()
-    once = ("--benchmark-only", "--subset", ONE, "--max-benchmark-runs", "1")
+    once = ("--benchmark-only", "--subset", ONE, "--runs", "1")
     farm.drain(*once, device=f"adb:{board.serial}")
     with farm.workspace() as workspace:  # as an older version pinned it
         models = workspace.store.models(workspace.experiment)

@@ -99,3 +99,13 @@ def test_a_runner_leaves_to_the_cpu_what_the_chip_lacks_where_that_is_allowed(
     row = rows(farm)["net"]
     assert row["status"] == "complete" and float(row["mean"]) > 0
     assert "ReduceProd 'odd' run on the CPU" in str(row["notes"])
+
+
+def test_a_runner_that_asks_for_a_dataset_names_one_that_would_be_used(farm: Farm) -> None:
+    bench = ("runner", "--device", "host", "--no-quantize", "--benchmark-only", "--drain")
+    said = farm.edgeloop(*bench, check=False).stdout
+    assert "Latency only: this runner needs no dataset." in said
+    farm.edgeloop("experiment", "set", "--dataset", "random")
+    said = farm.edgeloop("runner", "--once", "--subset", "none", *SIZES, check=False).stdout
+    assert "random inputs and compared with the float model; the experiment asks for that" in said
+    assert "--dataset FOLDER" not in said

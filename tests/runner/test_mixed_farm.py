@@ -4,9 +4,9 @@ know nothing of each other share an experiment, whichever of them comes first.""
 from __future__ import annotations
 
 import itertools
+import json
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -18,8 +18,10 @@ from edgeloop.models.plan import records_of
 from edgeloop.settings import Settings
 from edgeloop.store import Values
 from edgeloop.workspace import Workspace
-from tests.conftest import StoreUnderTest, clean_environ
+from tests.conftest import StoreUnderTest
+from tests.jobs.test_full_disk import small_disk
 from tests.jobs.waiting import eventually
+from tests.machine import machine as machine_of
 from tests.nets import save_tiny
 from tests.peers.board import VirtualBoard
 from tests.runner.conftest import NETS
@@ -41,6 +43,12 @@ board_tool_seconds: 300
 board_transfer_seconds: 60
 board_probe_seconds: 60
 """
+YEAR_AHEAD = """
+import time
+bare, bare_ns, year_s = time.time, time.time_ns, 365 * 86_400
+time.time = lambda: bare() + year_s
+time.time_ns = lambda: bare_ns() + year_s * 10**9
+"""
 STEPS = ("models", "quantizers", "boards")
 QUICK = (("boards", "quantizers", "models"), ("models", "quantizers", "boards"))
 ORDERS = [
@@ -51,15 +59,17 @@ ORDERS = [
 
 @dataclass
 class Machine:
-    """A project folder, a cache and a name of its own; all it shares with others is the store."""
+    """A project folder, a Python environment, a cache and a name of its own; all it shares with
+    others is the store."""
 
     folder: Path
+    python: Path
     environ: dict[str, str]
     cleaning: ExitStack
 
     def edgeloop(self, *arguments: str, code: int = 0) -> str:
         done = subprocess.run(
-            [sys.executable, "-m", "edgeloop", *arguments],
+            [self.python, "-m", "edgeloop", *arguments],
             check=False,
             cwd=self.folder,
             env=self.environ,
@@ -73,7 +83,7 @@ class Machine:
 
     def start_runner(self, *options: str) -> subprocess.Popen[str]:
         log = (self.folder / "runner.log").open("w")
-        command = [sys.executable, "-m", "edgeloop", "runner", *options]
+        command = [self.python, "-m", "edgeloop", "runner", *options]
         running = subprocess.Popen(
             command, cwd=self.folder, env=self.environ, stdout=log, stderr=log, text=True
         )
@@ -89,17 +99,20 @@ class Machine:
 
 @pytest.fixture
 def machine(
-    tmp_path: Path, make_place: Callable[[str], StoreUnderTest]
+    request: pytest.FixtureRequest, tmp_path: Path, make_place: Callable[[str], StoreUnderTest]
 ) -> Iterator[Callable[..., Machine]]:
-    place = make_place("azure")
+    place = make_place(getattr(request, "param", "azure"))
     with ExitStack() as cleaning:
 
         def make(name: str, **more: str) -> Machine:
             folder = tmp_path / name
             folder.mkdir()
             (folder / "edgeloop.yaml").write_text(SETTINGS)
-            own = {"EDGELOOP_NODE": name, "EDGELOOP_CACHE": str(folder / "cache")}
-            return Machine(folder, {**clean_environ(), **place.environ, **own, **more}, cleaning)
+            environ = {**place.environ, "EDGELOOP_NODE": name, **more}
+            bare = machine_of(folder, tmp_path / "homes" / name, ("azure", "qnn"), environ)
+            made = cleaning.enter_context(bare)
+            own = {**made.environ, "EDGELOOP_CACHE": str(folder / "cache")}
+            return Machine(folder, made.python, own, cleaning)
 
         yield make
 
@@ -231,3 +244,84 @@ def test_a_runner_that_cannot_have_the_dataset_leaves_what_needs_it_and_says_so(
     cache.unlink()
     node.edgeloop("runner", "--device", "host", "--drain")
     assert rows_of(laptop)["calm-heron"]["status"] == "complete"
+
+
+def test_a_full_disk_where_the_dataset_would_be_kept_is_that_machines_and_passes(
+    machine: Callable[..., Machine], faces: Path
+) -> None:
+    laptop, node = machine("laptop"), machine("node")
+    publish(faces, laptop)
+    laptop.edgeloop("experiment", "set", "--dataset", "working/faces")
+    laptop.edgeloop("upload", str(NETS / "unet-w8.onnx"), "--name", "calm-heron")
+    with small_disk(node.folder / "cache", size=256 << 10):
+        said = node.edgeloop("runner", "--device", "host", "--drain", code=1)
+    assert "working/faces@1 cannot be had here: " in said, said
+    assert "not enough disk space" in said, said
+    assert "Conversion and accuracy are left to others." in said and "0 stages done" in said
+    row = rows_of(laptop)["calm-heron"]
+    assert row["status"] == "new" and not records_of(row).get("convert")
+    node.edgeloop("runner", "--device", "host", "--drain")
+    assert rows_of(laptop)["calm-heron"]["status"] == "complete"
+
+
+def test_a_dataset_that_was_removed_after_it_was_named_is_no_models_failure(
+    machine: Callable[..., Machine], faces: Path
+) -> None:
+    laptop, node = machine("laptop"), machine("node")
+    publish(faces, laptop)
+    laptop.edgeloop("experiment", "set", "--dataset", "working/faces")
+    laptop.edgeloop("upload", str(NETS / "unet-w8.onnx"), "--name", "calm-heron")
+    laptop.edgeloop("data", "remove", "working/faces@1", "--yes")
+    said = node.edgeloop("runner", "--device", "host", "--drain", code=1)
+    assert "working/faces@1 cannot be had here: no dataset 'working/faces'" in said
+    assert "1 waiting for convert qnn, which this runner does not do" in said
+    assert "No live runner can do convert qnn" in laptop.edgeloop("queue")
+    row = rows_of(laptop)["calm-heron"]
+    assert row["status"] == "new" and not records_of(row).get("convert")
+
+
+def test_a_conversion_whose_toolchain_no_machine_has_waits_and_is_named(
+    machine: Callable[..., Machine],
+) -> None:
+    laptop, node = machine("laptop"), machine("node")
+    laptop.edgeloop("experiment", "set", "--target", "snpe", "--dataset", "random")
+    laptop.edgeloop("upload", str(NETS / "unet-w8.onnx"), "--name", "calm-heron")
+    said = node.edgeloop("runner", "--drain", code=1)
+    assert "Conversion with snpe is left to others: the Neural Processing SDK cannot be" in said
+    assert "1 waiting for convert snpe, which this runner does not do" in said
+    assert "No live runner can do convert snpe" in laptop.edgeloop("queue")
+    row = rows_of(laptop)["calm-heron"]
+    assert row["status"] in ("new", "waiting") and not records_of(row).get("convert")
+
+
+@pytest.mark.parametrize("machine", ["postgresql"], indirect=True)
+def test_a_machine_whose_clock_is_a_year_ahead_makes_no_other_look_dead(
+    machine: Callable[..., Machine], tmp_path: Path
+) -> None:
+    """Azure refuses requests of such a machine; PostgreSQL does not look at its clock."""
+    ahead = tmp_path / "ahead"
+    ahead.mkdir()
+    (ahead / "sitecustomize.py").write_text(YEAR_AHEAD)
+    laptop, sound = machine("laptop"), machine("sound")
+    wrong = machine("wrong", PYTHONPATH=str(ahead))
+    for node in (sound, wrong):
+        node.start_runner("--device", "host")
+
+    def states() -> dict[str, set[str]]:
+        shown = json.loads(laptop.edgeloop("devices", "--watch", "--json"))
+        return {
+            name: {str(row["state"]) for row in shown if row["machine"] == name}
+            for name in ("sound", "wrong")
+        }
+
+    alive = {"busy", "idle"}
+    eventually(lambda: all(found and found <= alive for found in states().values()), PATIENCE_S)
+    for name in ("calm-heron", "wise-otter"):
+        laptop.edgeloop("upload", str(NETS / "unet-w8.onnx"), "--name", name)
+    eventually(
+        lambda: [row["status"] for row in rows_of(laptop).values()] == ["complete"] * 2, PATIENCE_S
+    )
+    assert all(found and found <= alive for found in states().values())
+    for row in rows_of(laptop).values():
+        assert "error" not in row
+        assert len(str(row["total_inference_avg"]).split(",")) == 2, "each run was recorded once"

@@ -22,7 +22,7 @@ from tests.runner.test_faults import wait_for
 
 pytestmark = pytest.mark.slow
 
-OPTIONS = ("--benchmark-only", "--precision", "a8w8", "--max-benchmark-runs", "1")
+OPTIONS = ("--benchmark-only", "--precision", "a8w8", "--runs", "1")
 
 
 @pytest.mark.parametrize("was_killed", [False, pytest.param(True, marks=pytest.mark.soak)])

@@ -124,7 +124,7 @@ def test_a_laptop_finds_a_front_that_the_farm_measures_and_retrains_it(edgeloop:
         assert rows[f"{name}.full"]["final_val_iou"] == full[name]["final_val_iou"]
     shown = edgeloop("pareto", "-e", "laptop", "--x", "mean", "--y", "final_val_iou", "--json").json
     assert {row["name"] for row in shown} <= {f"{name}.full" for name in front} and shown
-    edgeloop("download", f"{front[0]}.full", "-e", "laptop", "--to", "files")
+    edgeloop("download", f"{front[0]}.full", "-e", "laptop", "--output", "files")
     known = edgeloop.folder / f"searches/laptop/pareto/{ids[front[0]]}.json"
     assert json.loads((edgeloop.folder / "files/architecture.json").read_text()) == json.loads(
         known.read_text()

@@ -60,7 +60,7 @@ def test_inside_a_job_results_go_to_its_outputs(project: Path, faces: Path, arch
 def test_a_net_is_exported_untrained_and_trained(project: Path, faces: Path, arch: Architecture):
     assert call(export, "arch.json", "-o", "net.onnx").exit_code == 0
     assert architecture_in(project / "net.onnx") == arch
-    few = ("--steps", 2, "--images", 32, "--device", "cpu", "--out", "out")
+    few = ("--steps", 2, "--images", 32, "--device", "cpu", "--output", "out")
     call(train, "arch.json", "--dataset", faces, *few)
     done = call(export, "arch.json", "-o", "t.onnx", "--weights", "out/checkpoint.pt", "--json")
     assert json.loads(done.stdout)[0]["id"] == arch.id

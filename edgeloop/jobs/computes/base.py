@@ -108,6 +108,11 @@ class Compute(ABC):
         for example its workspace."""
         return {}
 
+    @property
+    def note(self) -> str:
+        """What a submitter should know about the jobs, in a few words; empty: nothing."""
+        return ""
+
     @abstractmethod
     def check(self, resources: Resources) -> None:
         """Raises Infeasible, with what is available, if the job could never start."""

@@ -37,6 +37,7 @@ from edgeloop.jobs.computes.queue import (
     QueueEntry,
     QueueSnapshot,
     gpu_names,
+    interpreter,
     job_environment,
     listed,
     missing,
@@ -87,6 +88,12 @@ class LocalCompute(Compute):
         self._cpus, self._gpus = options.cpus, options.gpus
         self._memory_bytes, self._custom = options.memory, options.custom
         self._started: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def note(self) -> str:
+        """An active environment that is not Edgeloop's own is named."""
+        folder = interpreter().parents[1]
+        return "" if folder == Path(sys.executable).parents[1] else f"Python of {folder}"
 
     def check(self, resources: Resources) -> None:
         if resources.gpus > 1 and resources.gpus != int(resources.gpus):

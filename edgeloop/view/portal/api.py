@@ -22,7 +22,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.requests import Request
 from fastapi.responses import Response, StreamingResponse
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 from starlette.concurrency import run_in_threadpool
 
 from edgeloop._util.redact import redact
@@ -334,6 +334,16 @@ class Priority(StrictBody):
     )
 
 
+Tag = Annotated[str, StringConstraints(min_length=1, max_length=60, pattern=r"^[^\s,].*$")]
+
+
+class Annotation(StrictBody):
+    """Replaces what is there."""
+
+    tags: list[Tag] = Field(max_length=20)
+    comment: str = Field(max_length=2_000, description="What people note about the model.")
+
+
 class Delete(StrictBody):
     pass
 
@@ -624,12 +634,20 @@ def _changes(portal: Portal) -> APIRouter:
         portal.feed(experiment).look_now()
         return ChangeResult(name=name, done="priority")
 
+    @routes.post("/models/{name}/annotation")
+    def annotation(name: Name, body: Annotation, experiment: Which = None) -> ChangeResult:
+        """Set the tags of a model, and what people note about it."""
+        catalog = portal.workspace_of(experiment).catalog
+        catalog.annotate(name, body.tags, body.comment.strip())
+        portal.feed(experiment).look_now()
+        return ChangeResult(name=name, done="annotation")
+
     @routes.post("/models/{name}/delete")
     def delete(name: Name, body: Delete, experiment: Which = None) -> ChangeResult:
-        """Delete a model: its row and all its files."""
+        """Delete a model. 'edgeloop restore' can bring it back for seven days."""
         workspace = portal.workspace_of(experiment)
         workspace.catalog.get(name)
-        workspace.catalog.delete(name)
+        workspace.catalog.discard(name)
         portal.feed(experiment).look_now()
         return ChangeResult(name=name, done="delete")
 

@@ -23,7 +23,7 @@ from fastapi.requests import Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from markupsafe import Markup, escape
 
-from edgeloop._util.values import close_names, interval_text, latency_text, size_text
+from edgeloop._util.values import bare_range, close_names, latency_text, size_text
 from edgeloop.errors import NotFound
 from edgeloop.models.columns import AGREEMENT_COLUMNS, LATENCY, RECOVERY_HEADINGS
 from edgeloop.view.drawing import FONT_FILES, FONTS
@@ -45,7 +45,7 @@ from edgeloop.view.portal.shapes import (
 )
 from edgeloop.view.portal.views.devices import devices_view
 from edgeloop.view.portal.views.examples import examples_view
-from edgeloop.view.portal.views.jobs import job_view, jobs_view
+from edgeloop.view.portal.views.jobs import job_view, jobs_view, overlay_view
 from edgeloop.view.portal.views.model import model_view
 from edgeloop.view.portal.views.pareto import compare_view, pareto_view
 from edgeloop.view.portal.views.searches import (
@@ -110,11 +110,12 @@ def _value(axis: Axis, point: Point, text: str) -> str:
     spread = f" ± {axis.factor * point.sigma_ms:.2g}" if point.sigma_ms else ""
     if not point.is_estimate:
         return f"{axis.title}: {text}{spread}"
-    span_ms = point.interval
-    interval = (
-        f", {interval_text(span_ms.low_ms, span_ms.high_ms, span_ms.coverage)}" if span_ms else ""
-    )
-    return f"{axis.title}: {text}{spread} (estimate{interval})"
+    found = point.interval
+    if found is None:
+        return f"{axis.title}: {text}{spread} (estimate)"
+    name = f"{100 * found.coverage:.0f} % interval" if found.coverage else "range"
+    ends = bare_range(found.low_ms, found.high_ms, axis.unit)
+    return f"{axis.title}: {text}{spread} (estimate, {name} {ends})"
 
 
 def _between(value: float, low: float | None, high: float | None) -> bool:
@@ -131,7 +132,7 @@ _TYPES = {
     ".svg": "image/svg+xml",
     ".woff2": "font/woff2",
 }
-_PAGES = re.compile("/$|/(compare|devices|jobs|models|pareto|searches)(/|$)")
+_PAGES = re.compile("/$|/(compare|curves|devices|jobs|models|pareto|searches)(/|$)")
 _TITLES = {400: "That does not work", 403: "Not allowed", 404: "Not found"}
 
 
@@ -321,6 +322,11 @@ def _add_jobs(routes: APIRouter, portal: Portal, templates: Templates) -> None:
         view = jobs_view(portal, _experiment(request))
         return templates.page(request, "jobs", view.frame, "/jobs", view=view)
 
+    @routes.get("/curves")
+    def curves(request: Request) -> HTMLResponse:
+        view = overlay_view(portal, _experiment(request), request.query_params.getlist("name"))
+        return templates.page(request, "curves", view.frame, "/jobs", view=view)
+
     @routes.get("/jobs/{name}")
     def job(request: Request, name: str) -> HTMLResponse:
         view = job_view(portal, _experiment(request), name)
@@ -451,6 +457,7 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     made.filters |= {
+        "age": lambda moment: time.time() - moment,
         "ago": ago,
         "bars": bars,
         "brief": lambda number: f"{number:.4g}",

@@ -132,12 +132,14 @@ class TableView:
 
 @dataclass(frozen=True)
 class CompareCell:
-    """`difference` is that from the first model, as text."""
+    """`difference` is that from the first model, as text. `is_best` only where the intervals of the
+    models do not overlap; `interval` is that of a latency or a score, in the unit of its row."""
 
     text: str
     difference: str
     is_best: bool
     is_estimate: bool
+    interval: str = ""
 
 
 @dataclass(frozen=True)
@@ -156,13 +158,15 @@ class CompareRow:
 
 @dataclass(frozen=True)
 class CompareView:
-    """Models side by side: the values that differ, numbers with a goal first, and those that do
-    not. `devices` are those of their latencies."""
+    """Models side by side: the values that differ and matter to people, numbers with a goal first;
+    those that do not; and `raw` columns that others are made from. `devices` are those of their
+    latencies."""
 
     frame: Frame
     lines: tuple[Line, ...]
     differing: tuple[CompareRow, ...]
     equal: tuple[CompareRow, ...]
+    raw: tuple[CompareRow, ...]
     missing: tuple[str, ...]
     left_out: int
     devices: tuple[str, ...]
@@ -243,13 +247,14 @@ class ParetoQuery:
 
 @dataclass(frozen=True)
 class Axis:
-    """A column that can be an axis. `title` has the unit in which texts are; they are the values
+    """A column that can be an axis. `title` has the `unit` in which texts are; they are the values
     times `factor`."""
 
     column: str
     title: str
     goal: str
     factor: float = 1.0
+    unit: str = ""
 
 
 @dataclass(frozen=True)
@@ -412,9 +417,12 @@ class SearchLine:
 
 @dataclass(frozen=True)
 class SearchesView:
+    """`is_comparable`: the hypervolumes are measured from one reference point."""
+
     frame: Frame
     searches: tuple[SearchLine, ...]
     damaged: tuple[str, ...]
+    is_comparable: bool = True
 
 
 @dataclass(frozen=True)
@@ -453,6 +461,9 @@ class SearchView:
 
 @dataclass(frozen=True)
 class JobLine:
+    """`asked` is when its compute last said what a job that has not ended is doing; None: not yet,
+    so that `state` is what its record says."""
+
     name: str
     state: str
     is_final: bool
@@ -472,6 +483,20 @@ class JobLine:
     metrics: Mapping[str, str]
     published: Mapping[str, int]
     log_bytes: int
+    asked: float | None = None
+
+
+@dataclass(frozen=True)
+class OverlayView:
+    """Several jobs: a chart for each metric that they have, with a line per job. `params` are those
+    that differ."""
+
+    frame: Frame
+    jobs: tuple[JobLine, ...]
+    params: tuple[str, ...]
+    charts: tuple[tuple[str, str], ...]
+    missing: tuple[str, ...]
+    left_out: int
 
 
 @dataclass(frozen=True)
@@ -563,3 +588,4 @@ class ModelView:
     graph: PictureOfNetwork | None = None
     graph_hint: str = ""  # why there is none, and a command that makes one
     graph_command: str = ""
+    comment: str = ""

@@ -14,6 +14,7 @@ import yaml
 
 from edgeloop.operate.fleet.kubernetes import KubernetesValues, fleet_manifest, fleet_objects
 from edgeloop.settings import Settings
+from edgeloop.testing.faces import make_faces
 from edgeloop.testing.models import save_classification_model
 from tests.cli.running import run_command
 from tests.fleet.kubernetes.cluster import ROOT, schema_problems
@@ -53,13 +54,14 @@ def test_every_file_of_the_guide_gives_objects_that_a_cluster_takes(tmp_path: Pa
 def test_every_command_of_the_guide_works(tmp_path: Path):
     (tmp_path / "values.yaml").write_text(BLOCKS[0][1])
     save_classification_model(tmp_path / "model.onnx")
+    make_faces(tmp_path / "data/working/faces", 4, 32, seed=3)
     printed = []
-    assert {shlex.split(line)[1] for line in COMMANDS} >= {"fleet", "upload", "queue"}
+    assert {shlex.split(line)[1] for line in COMMANDS} >= {"fleet", "data", "upload", "queue"}
     for line in COMMANDS:
         words, _, target = line.partition(" > ")
         arguments = [
             match
-            for word in shlex.split(words)[1:]
+            for word in shlex.split(words, comments=True)[1:]
             for match in ([p.name for p in tmp_path.glob(word)] if "*" in word else [word])
         ]
         done = run_command(arguments, tmp_path, {"EDGELOOP_STORE": f"sqlite:{tmp_path}/store"})

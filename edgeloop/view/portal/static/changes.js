@@ -1,10 +1,14 @@
-// Reset, priority and delete of a model, abort and resubmit of a job: sent as JSON with the session's own token, so that no other page can
+// Reset, priority, tags, note and delete of a model, abort and resubmit of a job: sent as JSON with the session's own token, so that no other page can
 // send them. What the server refuses is shown as it said it.
 
 import { say } from "/static/base.js";
 
 const refused = document.getElementById("refused");
 const BODIES = {
+  annotation: (form) => ({
+    tags: form.elements.tags.value.split(",").map((tag) => tag.trim()).filter(Boolean),
+    comment: form.elements.comment.value,
+  }),
   reset: (form) => ({ stages: form.elements.stage.value ? [form.elements.stage.value] : [] }),
   priority: (form) => {
     const text = form.elements.priority.value;

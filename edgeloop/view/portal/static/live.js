@@ -19,6 +19,8 @@ async function refresh() {
     if (!fresh || differs(part, fresh) === false) continue;
     const open = new Set([...part.querySelectorAll("details[open]")].map((d) => d.id));
     for (const details of fresh.querySelectorAll("details")) details.open = open.has(details.id);
+    const ticked = new Set([...part.querySelectorAll("input:checked")].map((box) => box.value));
+    for (const box of fresh.querySelectorAll("input[type=checkbox]")) box.checked = ticked.has(box.value);
     const focused = part.contains(document.activeElement) ? document.activeElement : null;
     part.replaceWith(document.adoptNode(fresh));
     if (focused) same(fresh, focused)?.focus({ preventScroll: true });

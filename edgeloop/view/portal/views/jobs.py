@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,15 @@ from edgeloop._util.redact import CONTEXT, redact
 from edgeloop.errors import EdgeloopError, LocalFileError
 from edgeloop.models.columns import natural_key
 from edgeloop.view.portal.feed import is_moment
-from edgeloop.view.portal.shapes import FileView, JobLine, JobsView, JobView, LogPart, MetricCurve
+from edgeloop.view.portal.shapes import (
+    FileView,
+    JobLine,
+    JobsView,
+    JobView,
+    LogPart,
+    MetricCurve,
+    OverlayView,
+)
 from edgeloop.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -55,6 +64,7 @@ class JobsMonitor:
         self._listed_at = float("-inf")
         self._listing: tuple[Sequence[Run], Sequence[str]] = ((), ())
         self._notes: Mapping[str, str] = {}
+        self._asked: dict[str, float] = {}  # when, by the id of a job that has not ended
 
     def listing(self) -> tuple[Sequence[Run], Sequence[str]]:
         """Runs from the oldest to the newest, and sentences about damaged records."""
@@ -72,6 +82,10 @@ class JobsMonitor:
     def note(self, run: Run) -> str:
         """Why the known state may be out of date."""
         return self._notes.get(run.record.compute) or run.status.note
+
+    def asked(self, run: Run) -> float | None:
+        """When its compute last said what it does; None for one that was not asked yet."""
+        return self._asked.get(run.record.id)
 
     def outputs(self, run: Run) -> Mapping[str, BlobInfo]:
         """The files of a job that are in the store by now, by path. Raises BadInput for a job of
@@ -108,12 +122,26 @@ class JobsMonitor:
             if not run.status.is_final and run.record.store in ("", here):
                 by_compute.setdefault(run.record.compute, []).append(run)
         notes = {}
+        asked: dict[str, float] = {}
         for compute, runs in by_compute.items():
+            moment = time.time()
             try:
                 self.jobs.refresh(runs)
             except (EdgeloopError, OSError) as error:
                 notes[compute] = redact(str(error))
-        self._notes = notes
+                asked |= {i: self._asked[i] for i in _ids(runs) if i in self._asked}
+            else:
+                asked |= dict.fromkeys(_ids(runs), moment)
+        self._notes, self._asked = notes, asked
+
+
+def _known_state(desk: JobsMonitor, run: Run) -> str:
+    is_known = run.status.is_final or desk.asked(run) is not None
+    return str(run.status.state) if is_known else "checking"
+
+
+def _ids(runs: Sequence[Run]) -> list[str]:
+    return [run.record.id for run in runs]
 
 
 def jobs_view(portal: Portal, experiment: str | None = None) -> JobsView:
@@ -131,7 +159,7 @@ def jobs_view(portal: Portal, experiment: str | None = None) -> JobsView:
     return JobsView(
         frame=frame_of(portal, experiment),
         jobs=tuple(lines),
-        counts=dict(Counter(str(run.status.state) for run in runs)),
+        counts=dict(Counter(_known_state(portal.jobs, run) for run in runs)),
         params=tuple(n for n in params if len({line.params.get(n) for line in lines}) > 1),
         metrics=tuple(name for name, _ in metrics.most_common(METRICS_SHOWN)),
         damaged=tuple(redact(sentence) for sentence in (*damaged, *unread)),
@@ -163,6 +191,58 @@ def job_view(portal: Portal, experiment: str | None, name: str) -> JobView:
         files=files[:MOST_FILES],
         hidden_files=max(0, len(files) - MOST_FILES),
     )
+
+
+MOST_OVERLAID = 12
+
+
+def overlay_view(portal: Portal, experiment: str | None, names: Sequence[str]) -> OverlayView:
+    """The metrics of several jobs, each in one chart with a line per job. Jobs that cannot be read
+    are named in `missing`, and those beyond the limit in `left_out`."""
+    from edgeloop.view.charts import metric_chart
+    from edgeloop.view.portal.state import frame_of
+
+    asked = list(dict.fromkeys(names))
+    lines: list[JobLine] = []
+    missing: list[str] = []
+    series: dict[tuple[str, str], dict[str, Points]] = {}
+    for name in asked[:MOST_OVERLAID]:
+        try:
+            run = portal.jobs.get(name)
+            lines.append(job_line(portal.jobs, run))
+            across, points_by_metric = series_of(_history(portal, run))
+        except EdgeloopError:
+            missing.append(name)
+            continue
+        for metric, points in points_by_metric.items():
+            series.setdefault((metric, across), {})[name] = _thinned(points)
+    charts = tuple(
+        (
+            metric,
+            portal.draw_twice(
+                (metric, across, tuple((n, tuple(points)) for n, points in by_job.items())),
+                partial(metric_chart, metric, across, by_job),
+                f"overlay{place}-",
+            ),
+        )
+        for place, ((metric, across), by_job) in enumerate(series.items())
+    )
+    params = dict.fromkeys(name for line in lines for name in line.params)
+    return OverlayView(
+        frame=frame_of(portal, experiment),
+        jobs=tuple(lines),
+        params=tuple(n for n in params if len({line.params.get(n) for line in lines}) > 1),
+        charts=charts,
+        missing=tuple(missing),
+        left_out=max(0, len(asked) - MOST_OVERLAID),
+    )
+
+
+def _history(portal: Portal, run: Run) -> bytes:
+    file = portal.jobs.outputs(run).get(METRICS_FILE)
+    if file is None:
+        return b""
+    return portal.jobs.jobs.blobs.read_range(file.key, 0, MOST_METRICS_BYTES)
 
 
 def job_files(portal: Portal, run: Run) -> tuple[FileView, ...]:
@@ -252,7 +332,7 @@ def _line(desk: JobsMonitor, run: Run) -> JobLine:
         parent=record.parent or "",
         exit_code=status.exit_code,
         reason=redact(status.reason),
-        note=redact(status.files.note() if status.is_final else desk.note(run)),
+        note=redact(status.files.note(name=record.name) if status.is_final else desk.note(run)),
         tags=tuple(record.tags),
         params={str(name): str(value) for name, value in record.params.items()},
         metrics={
@@ -265,6 +345,7 @@ def _line(desk: JobsMonitor, run: Run) -> JobLine:
         },
         published=dict(status.published),
         log_bytes=status.log_bytes,
+        asked=None if status.is_final else desk.asked(run),
     )
 
 
@@ -291,24 +372,31 @@ WIDTH, HEIGHT = 100.0, 30.0  # of a curve, in units of its own
 MOST_POINTS = 300
 MOST_CURVES = 24
 STEPS = ("step", "epoch", "iteration")
+Points = Sequence[tuple[float, float]]
 
 
 def curves_of(content: bytes) -> tuple[MetricCurve, ...]:
-    """One for each number that at least two of the lines have, in the order of the file. A line
-    that is cut or is no JSON object is left out."""
+    """One for each number that at least two of the lines have, in the order of the file."""
+    across, series = series_of(content)
+    return tuple(_curve(name, across, points) for name, points in series.items())
+
+
+def series_of(content: bytes) -> tuple[str, dict[str, Points]]:
+    """What lines are counted by, and the points of each of their numbers. A line that is cut or is
+    no JSON object is left out."""
     lines = [numbers for line in content.split(b"\n") if (numbers := _numbers(line))]
     across = next((name for name in STEPS if _increases([x.get(name) for x in lines])), "")
     names = dict.fromkeys(name for line in lines for name in line if name != across)
-    curves = []
+    series: dict[str, Points] = {}
     for name in names:
         points = [
             (line[across] if across else float(number), line[name])
             for number, line in enumerate(lines, 1)
             if name in line and (not across or across in line)
         ]
-        if len(points) > 1:
-            curves.append(_curve(name, across or "line", points))
-    return tuple(curves[:MOST_CURVES])
+        if len(points) > 1 and len(series) < MOST_CURVES:
+            series[name] = points
+    return across or "line", series
 
 
 def _curve(name: str, across: str, points: Sequence[tuple[float, float]]) -> MetricCurve:

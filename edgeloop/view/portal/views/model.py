@@ -15,6 +15,7 @@ from edgeloop.models.columns import (
     CANDIDATE,
     LATENCY,
     RecoverySummary,
+    column_in_unit,
     column_of,
     is_true,
     recovery_of,
@@ -124,12 +125,13 @@ def model_view(portal: Portal, experiment: str | None, name: str) -> ModelView:
     hint, command = graph_hint(record, files) if graph is None else ("", "")
     layers, priority = evidence.layers, record.values.get("priority")
     columns = (LATENCY, "macs", *shown_scores([record.values]))
+    units = {column: column_in_unit(column, [record.values]) for column in columns}
     is_number = isinstance(priority, int | float) and not isinstance(priority, bool)
     return ModelView(
         frame=frame,
         name=name,
-        line=line_of(row_of(workspace, record), time.time(), columns),
-        headings=headings(columns, score_meaning([record.values])),
+        line=line_of(row_of(workspace, record), time.time(), columns, units),
+        headings=headings(columns, score_meaning([record.values]), units=units),
         priority=float(priority) if is_number and math.isfinite(priority) else None,  # type: ignore[arg-type]
         facts=tuple(
             (column, column_of(column).meaning, redact(str(record.values[column])))
@@ -149,6 +151,7 @@ def model_view(portal: Portal, experiment: str | None, name: str) -> ModelView:
         image=png_address(evidence.pr_image),
         trouble=" ".join(dict.fromkeys(troubles)),
         recovery=_recovery(record.values),
+        comment=redact(str(record.values.get("comment") or "")),
         graph=graph,
         graph_hint=hint,
         graph_command=command,

@@ -13,11 +13,19 @@ from edgeloop.errors import BadInput
 from edgeloop.models.columns import (
     SCORE_COLUMNS,
     Column,
+    ScoreMeaning,
+    are_best,
+    column_in_unit,
     column_of,
+    interval_cell,
     is_estimate,
+    is_latency,
     latency_interval,
     natural_key,
     score_interval,
+    score_meaning,
+    seen_from,
+    sigma_ms,
     visible_columns,
 )
 from edgeloop.view.charts import pareto_chart
@@ -25,12 +33,9 @@ from edgeloop.view.drawing import NARROW, ChartAxes, chart_axes, empty_chart
 from edgeloop.view.front import ALL_DEVICES, Pareto, device_note, one_device, pareto_of
 from edgeloop.view.measures import (
     check_columns,
-    is_latency,
     measure_of,
     objective,
     quality_column,
-    seen_from,
-    sigma_ms,
 )
 from edgeloop.view.portal.feed import Row, TableSnapshot
 from edgeloop.view.portal.shapes import (
@@ -122,9 +127,9 @@ def pareto_view(
 def _axis(plotted: ParetoPoints, place: int) -> Axis:
     item = plotted.pareto.objectives[place]
     if plotted.axes is None:
-        return Axis(item.column, item.measure.title, item.goal)
+        return Axis(item.column, item.measure.title, item.goal, unit=item.measure.unit)
     measure, factor = plotted.axes.measures[place], plotted.axes.factors[place]
-    return Axis(item.column, measure.title, item.goal, factor)
+    return Axis(item.column, measure.title, item.goal, factor, measure.unit)
 
 
 def _drawing(portal: Portal, plotted: ParetoPoints, query: ParetoQuery) -> str:
@@ -235,6 +240,10 @@ def _columns(portal: Portal, snapshot: TableSnapshot, experiment: str) -> tuple[
 
 MOST_MODELS = 12
 _ELSEWHERE = frozenset({"name", "status", "node", "tags", "since", "error"})  # in the head
+# Texts that say what a number is of; all other columns without a goal are made for programs.
+_SAID = frozenset(
+    {"device", "precision", "iteration", "shape", "output_shape", "task", "metric", "calibration"}
+)
 
 
 def compare_view(portal: Portal, experiment: str | None, names: Sequence[str]) -> CompareView:
@@ -243,7 +252,8 @@ def compare_view(portal: Portal, experiment: str | None, names: Sequence[str]) -
     asked = list(dict.fromkeys(names))
     rows = [snapshot.rows[name] for name in asked if name in snapshot.rows][:MOST_MODELS]
     columns = [name for name in visible_columns(row.values for row in rows) if _is_shown(name)]
-    compared = [row for column in columns if (row := _row(rows, column)) is not None]
+    meaning = score_meaning(row.values for row in rows)
+    compared = [row for column in columns if (row := _row(rows, column, meaning)) is not None]
     first = {name: place for place, name in enumerate(NUMBERS)}
     ranked = sorted(
         compared, key=lambda row: (not row.is_number, not row.has_goal, first.get(row.column, 99))
@@ -252,7 +262,8 @@ def compare_view(portal: Portal, experiment: str | None, names: Sequence[str]) -
     return CompareView(
         frame=frame_of(portal, experiment),
         lines=tuple(line_of(row, now) for row in rows),
-        differing=tuple(row for row in ranked if not row.is_same),
+        differing=tuple(row for row in ranked if not row.is_same and _is_read(row)),
+        raw=tuple(row for row in ranked if not row.is_same and not _is_read(row)),
         equal=tuple(sorted((r for r in compared if r.is_same), key=lambda r: natural_key(r.title))),
         missing=tuple(name for name in asked if name not in snapshot.rows),
         left_out=max(0, len([n for n in asked if n in snapshot.rows]) - MOST_MODELS),
@@ -264,16 +275,22 @@ def _is_shown(column: str) -> bool:
     return column not in _ELSEWHERE and column_of(column).kind != "json"
 
 
-def _row(rows: Sequence[Row], column: str) -> CompareRow | None:
+def _is_read(row: CompareRow) -> bool:
+    return row.has_goal or row.column in _SAID
+
+
+def _row(rows: Sequence[Row], column: str, meaning: ScoreMeaning) -> CompareRow | None:
     """None if no model has a value."""
-    measure = measure_of(column)
+    measure = column_in_unit(column, [row.values for row in rows])
+    if measure.group == "score":
+        measure = measure_of(column, meaning)
     values = [measure.of(row.values) for row in rows]
-    texts = [cell_text(row, column) for row in rows]
+    texts = [cell_text(row, measure) for row in rows]
     if not any(texts):
         return None
     is_number = any(not math.isnan(value) for value in values)
     is_same = len(set(texts)) == 1
-    best = _best(measure, values) if not is_same else None
+    best = are_best([row.values for row in rows], measure)
     return CompareRow(
         column=column,
         title=measure.label,
@@ -286,19 +303,20 @@ def _row(rows: Sequence[Row], column: str) -> CompareRow | None:
             CompareCell(
                 text,
                 _difference(measure, values[0], value) if number else "",
-                not math.isnan(value) and value == best,
+                best[number] and not is_same,
                 is_latency(column) and bool(text) and is_estimate(seen_from(column, row.values)),
+                _interval(row, measure) if text else "",
             )
             for number, (row, text, value) in enumerate(zip(rows, texts, values, strict=True))
         ),
     )
 
 
-def _best(measure: Column, values: Sequence[float]) -> float | None:
-    numbers = [value for value in values if not math.isnan(value)]
-    if measure.goal is None or len(numbers) < 2:
-        return None
-    return min(numbers) if measure.goal == "min" else max(numbers)
+def _interval(row: Row, measure: Column) -> str:
+    if is_latency(measure.name):
+        return interval_cell(row.values, measure)
+    span = score_interval(row.values, measure.name) if measure.group == "score" else None
+    return f"{span[0]:.3f} – {span[1]:.3f}" if span else ""
 
 
 def _difference(measure: Column, first: float, value: float) -> str:

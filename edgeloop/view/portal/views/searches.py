@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgeloop.errors import BadInput, NotFound
-from edgeloop.search.results import SeenCandidate, SeenSearch, read_search
+from edgeloop.search.results import SeenCandidate, SeenSearch, read_search, share_reference
 from edgeloop.search.study import found_searches
 from edgeloop.view.charts import (
     SearchColour,
@@ -65,14 +65,19 @@ _NO_QUERY = SearchQuery()
 
 
 def searches_view(portal: Portal, experiment: str | None = None) -> SearchesView:
-    lines, damaged = [], []
+    searches, damaged = [], []
     for name, folder in _folders(portal.workspace.settings.project).items():
         try:
-            lines.append(_line(read_search(folder, name)))
+            searches.append(read_search(folder, name))
         except BadInput as error:
             damaged.append(str(error))
-    lines.sort(key=lambda line: -(line.updated or 0.0))
-    return SearchesView(frame_of(portal, experiment), tuple(lines), tuple(damaged))
+    lines = sorted(map(_line, searches), key=lambda line: -(line.updated or 0.0))
+    return SearchesView(
+        frame=frame_of(portal, experiment),
+        searches=tuple(lines),
+        damaged=tuple(damaged),
+        is_comparable=share_reference(searches),
+    )
 
 
 def search_view(

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from edgeloop.errors import NoSuchModel
 from edgeloop.models.columns import (
@@ -17,6 +18,7 @@ from edgeloop.models.columns import (
     Column,
     ScoreMeaning,
     attention_rank,
+    column_in_unit,
     column_named,
     column_of,
     is_estimate,
@@ -31,7 +33,7 @@ from edgeloop.models.columns import (
     visible_columns,
 )
 from edgeloop.store import Values
-from edgeloop.view.measures import measure_of
+from edgeloop.view.measures import measure_of, quality_column
 from edgeloop.view.portal.feed import Row, TableSnapshot, seconds_of
 from edgeloop.view.portal.shapes import (
     PAGE_SIZES,
@@ -49,8 +51,6 @@ NUMBERS = (LATENCY, "macs", *SCORE_COLUMNS)
 OF_WORK = ("since", "node")
 _NEVER = frozenset({"name", "status", "error"})  # name and status are always there, with the error
 MOST_CHOICES = 200
-
-SortKey = tuple[int, float, str]
 
 
 def table_view(
@@ -72,11 +72,12 @@ def table_view(
     asked = {column_named(column) for column in query.columns}
     chosen = tuple(name for name in offered if name in asked)
     columns = chosen or (*OF_WORK, *columns, "device")
+    units = units_of(portal, snapshot, frame.experiment, columns)
     return TableView(
         frame=frame,
         query=query,
-        headings=headings(columns, metric, offered),
-        lines=tuple(line_of(row, now, columns) for row in rows[first : first + query.size]),
+        headings=headings(columns, metric, offered, units),
+        lines=tuple(line_of(row, now, columns, units) for row in rows[first : first + query.size]),
         counts=counts,
         matching=len(rows),
         total=len(snapshot.rows),
@@ -103,7 +104,28 @@ def columns_of(
 
     def make() -> tuple[Sequence[str], ScoreMeaning]:
         rows = [row.values for row in snapshot.rows.values()]
-        return (LATENCY, "macs", *shown_scores(rows)), score_meaning(rows)
+        return in_reading_order(rows), score_meaning(rows)
+
+    return portal.cache.get(key, make)
+
+
+def in_reading_order(rows: Sequence[Values]) -> tuple[str, ...]:
+    """Latency and the score that people compare first: a phone shows no more."""
+    quality = quality_column(rows)
+    scores = shown_scores(rows)
+    first = [quality] if quality in scores else [quality, *scores[:1]]
+    return (LATENCY, *dict.fromkeys([*first, "macs", *scores]))
+
+
+def units_of(
+    portal: Portal, snapshot: TableSnapshot, experiment: str, columns: Sequence[str]
+) -> Mapping[str, Column]:
+    """Each column in the one unit that suits all models, on whichever page of the table."""
+    key = ("units", experiment, snapshot.generation, id(snapshot.rows), tuple(columns))
+
+    def make() -> Mapping[str, Column]:
+        rows = [row.values for row in snapshot.rows.values()]
+        return {column: column_in_unit(column, rows) for column in columns}
 
     return portal.cache.get(key, make)
 
@@ -127,11 +149,14 @@ def headings(
     columns: Sequence[str] = (*OF_WORK, *NUMBERS, "device"),
     metric: str | ScoreMeaning = "f1",
     are_numbers: Mapping[str, bool] | None = None,
+    units: Mapping[str, Column] | None = None,
 ) -> tuple[Heading, ...]:
     """Name and status come first. Columns that `are_numbers` says nothing of hold numbers, unless
-    they are always texts."""
+    they are always texts. `units` are the columns that are shown in another unit than their own."""
     numeric = are_numbers or {}
     measures = [measure_of(column, metric) for column in columns]
+    if units:
+        measures = [units[m.name] if m.unit == "ms" and m.name in units else m for m in measures]
     return (
         Heading("name", "name", "", False),
         Heading("status", "status", "", False),
@@ -153,12 +178,18 @@ def _title(measure: Column) -> str:
     return measure.short or (measure.heading if is_shown else measure.name)
 
 
-def line_of(row: Row, now: float, columns: Sequence[str] = (*OF_WORK, *NUMBERS, "device")) -> Line:
+def line_of(
+    row: Row,
+    now: float,
+    columns: Sequence[str] = (*OF_WORK, *NUMBERS, "device"),
+    units: Mapping[str, Column] | None = None,
+) -> Line:
+    measures = {**{column: measure_of(column) for column in columns}, **(units or {})}
     return Line(
         name=row.name,
         status=row.text("status"),
         word=row.word,
-        cells=(row.name, row.text("status"), *(cell_text(row, column) for column in columns)),
+        cells=(row.name, row.text("status"), *(cell_text(row, measures[c]) for c in columns)),
         is_estimate=is_estimate(row.values),
         is_lower_bound=is_lower_bound(row.values),
         interval=latency_interval(row.values),
@@ -284,30 +315,37 @@ def _sorted(rows: list[Row], query: TableQuery) -> list[Row]:
         return rows[::-1] if query.descending else rows
     if not query.sort:
         return sorted(rows, key=lambda row: attention_rank(row.word))
-    keyed = [(_sort_key(row, query.sort), row) for row in rows]
-    present = [(key, row) for key, row in keyed if key is not None]
-    present.sort(key=lambda pair: pair[0] or (0, 0.0, ""), reverse=query.descending)
-    return [row for _, row in present] + [row for key, row in keyed if key is None]
+    keys: list[Any] = [_sort_key(row, query.sort) for row in rows]
+    kinds = (str, float) if query.descending else (float, str)
+    present = [place for kind in kinds for place in _places_of(kind, keys, query.descending)]
+    missing = [row for row, key in zip(rows, keys, strict=True) if key is None]
+    return [rows[place] for place in present] + missing
 
 
-def _sort_key(row: Row, column: str) -> SortKey | None:
+def _places_of(kind: type, keys: Sequence[Any], is_descending: bool) -> list[int]:
+    places = [place for place, key in enumerate(keys) if isinstance(key, kind)]
+    return sorted(places, key=keys.__getitem__, reverse=is_descending)
+
+
+def _sort_key(row: Row, column: str) -> float | str | None:
     """Numbers before texts; a text that is a number counts as one."""
     if column == "node" and row.held:
-        return (1, 0.0, row.held[0].node)
+        return row.held[0].node
     value = measure_of(column).of(row.values)
     if not math.isnan(value):
-        return (0, value, "")
+        return float(value)
     text = row.text(column)
-    return (1, 0.0, natural_key(text)) if text and text != "nan" else None
+    return natural_key(text) if text and text != "nan" else None
 
 
-def cell_text(row: Row, column: str) -> str:
+def cell_text(row: Row, measure: Column) -> str:
     """A number in the unit of its heading, or a text, which may be shortened."""
-    measure = measure_of(column)
+    column = measure.name
     if measure.kind == "text":
         return row.text(column)
     if column == LATENCY and is_lower_bound(row.values):
-        return f"≥ {measure.text(mean_latency_ms(row.values))}"
+        factor = measure.factor / measure_of(LATENCY).factor
+        return f"≥ {measure.text(factor * mean_latency_ms(row.values))}"
     if text := measure.text(measure.of(row.values)):
         return text
     value = row.values.get(column)
