@@ -72,7 +72,7 @@ def built_wheel(tmp_path: Path) -> Path:
     """Built outside of the repository, where it would leave files behind."""
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "edgeloop", tmp_path / "source/edgeloop", ignore=ignored)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy2(ROOT / name, tmp_path / "source" / name)
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([*build, "--wheel-dir", tmp_path, tmp_path / "source"], check=True)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import runpy
 import tomllib
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 README = (ROOT / "README.md").read_text()
+LINK = r"\]\(([^)\s]+)\)"
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 REPOSITORY = PROJECT["project"]["urls"]["Repository"]
 RAW = REPOSITORY.replace("https://github.com/", "https://raw.githubusercontent.com/")
@@ -27,15 +34,31 @@ def anchors_of(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 
-def test_every_link_of_the_readme_works_on_pypi_and_leads_to_a_file_that_is_here():
-    links = re.findall(r"\]\(([^)\s]+)\)", README)
-    assert len(links) > 10
+def test_every_link_of_the_readme_leads_to_a_file_of_the_clone():
+    links = re.findall(LINK, README)
+    assert len(links) > 20
     for link in links:
-        path = link.removeprefix(f"{REPOSITORY}/blob/main/").removeprefix(f"{RAW}/main/")
-        assert path != link or link.startswith("#"), f"{link} is relative: PyPI cannot follow it"
-        file, _, anchor = path.partition("#")
+        file, _, anchor = link.partition("#")
         assert (ROOT / file).is_file(), f"{link} leads nowhere"
         assert not anchor or anchor in anchors_of(ROOT / file), f"{link}: no such heading"
+
+
+def test_a_wheel_has_the_readme_with_links_that_an_index_can_follow():
+    absolute = runpy.run_path(str(ROOT / "setup.py"))["with_absolute_links"]
+    links = re.findall(LINK, README)
+    shown = re.findall(LINK, absolute(README, REPOSITORY))
+    pages, images = f"{REPOSITORY}/blob/main/", f"{RAW}/main/"
+    assert [link.removeprefix(pages).removeprefix(images) for link in shown] == links
+    assert all(link.startswith(images if link.endswith(".png") else pages) for link in shown)
+    assert {"readme", "version"} == set(PROJECT["project"]["dynamic"])
+
+
+def test_the_readme_fits_on_a_few_screens_and_names_no_package_index():
+    assert README.count("\n") <= 125
+    assert "not on PyPI yet" in README and "http" not in README
+    assert re.findall(r"pip install '?(?!\.\[)[^' `]+", README) == ["pip install torch"]
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert {"demo", "test"} <= set(re.findall(r"`make ([a-z]+)`", README)) <= targets
 
 
 def test_actions_are_pinned_to_commits():
@@ -100,3 +123,47 @@ def test_the_security_page_names_only_what_is_there():
     assert [path for path in paths if not (ROOT / path).exists()] == []
     assert [option for option in sorted(options) if f" {option} " not in commands] == []
     assert "edgeloop secrets scan" in text and "secrets scan" in commands
+
+
+def test_the_readme_says_what_each_extra_adds():
+    """Within a third of what is installed here; dependencies change."""
+    rows = re.findall(r"^\| (.+?) \|.*\| (\d[^|]*) \|$", README, re.MULTILINE)
+    told = {
+        name: int(size)
+        for names, sizes in rows
+        for name, size in zip(
+            re.findall(r"`(\w+)`", names) or [""], re.findall(r"(\d+) MB", sizes), strict=True
+        )
+    }
+    extras = set(PROJECT["project"]["optional-dependencies"]) - {"all"}
+    assert set(told) == extras | {""}
+    base = _closure("edgeloop", ()) - {"edgeloop"}
+    assert told[""] == pytest.approx(_megabytes(base), rel=1 / 3)
+    for name in ("qnn", "portal"):
+        added = _closure("edgeloop", (name,)) - base - {"edgeloop"}
+        assert told[name] == pytest.approx(_megabytes(added), rel=1 / 3), name
+
+
+def _closure(package: str, extras: Iterable[str]) -> set[str]:
+    """What installing a package brings, by the metadata of what is installed here."""
+    found: set[str] = set()
+    waiting = [(package, frozenset(extras))]
+    seen = set()
+    while waiting:
+        name, wanted = waiting.pop()
+        if (name, wanted) in seen:
+            continue
+        seen.add((name, wanted))
+        with contextlib.suppress(PackageNotFoundError):
+            requires = distribution(name).requires or []
+            found.add(canonicalize_name(name))
+            for requirement in map(Requirement, requires):
+                marker = requirement.marker
+                if not marker or any(marker.evaluate({"extra": e}) for e in (*wanted, "")):
+                    waiting.append((requirement.name, frozenset(requirement.extras)))
+    return found
+
+
+def _megabytes(names: Iterable[str]) -> float:
+    files = [file.locate() for name in names for file in distribution(name).files or ()]
+    return sum(Path(str(file)).lstat().st_size for file in files if Path(str(file)).exists()) / 1e6

@@ -197,11 +197,11 @@ def train_front(
         print_json(summary(done))
     else:
         cells = [
-            (i.arch.id, _score(i.partial_iou), _score(i.full_iou), _score(i.full_f1), i.error)
+            (i.name, _score(i.partial_iou), _score(i.full_iou), _score(i.full_f1), i.error)
             for i in done
         ]
         columns = (
-            TableColumn("architecture", 100, 12),
+            TableColumn("name", 100, 12),
             *(TableColumn(name, 90, right=True) for name in ("partial IoU", "full IoU", "full F1")),
             TableColumn("", 80, 20, wraps=True),
         )
@@ -317,7 +317,8 @@ def _say_event(
         "stopped": "stopped early ",
         "failed": "failed: ",
     }
-    what = f"{event.candidate.arch.id}  {_values(event, config)}  {words[event.what]}{event.reason}"
+    name = opened.name_of(event.candidate.arch.id)
+    what = f"{name}  {_values(event, config)}  {words[event.what]}{event.reason}"
     bar.say(f"{len(seen):>4}/{config.budget}  {what.rstrip()}")
     volume = opened.hypervolume
     if volume is not None and len(seen) % config.iteration == 0:
@@ -363,6 +364,7 @@ def _as_json(config: SearchConfig, outcome: SearchResult) -> list[dict[str, obje
 
     front = {item.number for item in outcome.front}
     seen = read_search(outcome.folder)
+    names = {item.arch_id: item.name for item in seen.candidates}
     after = {
         item.number: volume
         for item, (_, volume, _) in zip(seen.candidates, seen.curve, strict=False)
@@ -370,6 +372,7 @@ def _as_json(config: SearchConfig, outcome: SearchResult) -> list[dict[str, obje
     return [
         {
             "number": item.number,
+            "name": names[item.arch.id],
             "arch_id": item.arch.id,
             "state": item.state,
             "reason": item.reason,
@@ -396,8 +399,8 @@ def _trained_for(config: SearchConfig, item: Candidate) -> dict[str, object]:
 
 def _trained_line(item: Retrained) -> str:
     if item.error:
-        return f"{item.arch.id}: failed: {item.error}"
-    return f"{item.arch.id}: IoU {_score(item.partial_iou)} → {_score(item.full_iou)}"
+        return f"{item.name}: failed: {item.error}"
+    return f"{item.name}: IoU {_score(item.partial_iou)} → {_score(item.full_iou)}"
 
 
 def _score(value: float | None) -> str:
@@ -507,6 +510,7 @@ def candidate_json(item: SeenCandidate) -> dict[str, object]:
     return {
         "number": item.number,
         "iteration": item.iteration,
+        "name": item.name,
         "arch_id": item.arch_id,
         "state": item.state,
         "reason": item.reason,
@@ -580,9 +584,9 @@ def _front_table(seen: SeenSearch, shown: tuple[SeenCandidate, ...]) -> str:
     for name, measure in measures.items():
         if measure.unit not in ("ms", "µs"):  # as its name says: bytes stay bytes
             measures[name] = Column(name, "number", "")
-    headings = ("architecture", *(measure.heading for measure in measures.values()))
+    headings = ("name", *(measure.heading for measure in measures.values()))
     rows = [
-        (item.arch_id, *(m.text(m.factor * item.values[name]) for name, m in measures.items()))
+        (item.name, *(m.text(m.factor * item.values[name]) for name, m in measures.items()))
         for item in shown
     ]
     if any(map(latency_interval, columns)):
@@ -600,7 +604,7 @@ def _chip_table(seen: SeenSearch, shown: tuple[SeenCandidate, ...]) -> str:
     star marks those whose front it is on; many chips have no room for their latencies."""
     letters = {front.name: _letter(place) for place, front in enumerate(seen.fronts)}
     values = list(dict.fromkeys(o.value for o in seen.objectives if o.device))
-    headings = ["architecture"]
+    headings = ["name"]
     for objective in seen.objectives:
         letter = letters.get(objective.device, "")
         name = letter if len(values) == 1 else f"{objective.value} {letter}"
@@ -612,20 +616,20 @@ def _chip_table(seen: SeenSearch, shown: tuple[SeenCandidate, ...]) -> str:
             f"{item.values[o.name]:.3g}{star if o.device else ''}"
             for o, star in zip(seen.objectives, stars, strict=True)
         ]
-        rows.append([item.arch_id, *cells])
+        rows.append([item.name, *cells])
     drawn = listing(headings, rows, right=headings[1:], screen=Screen())
     if max(map(len, drawn.splitlines())) <= (Screen.of_stdout().width or WIDTH):
         return drawn
     general = [objective.name for objective in seen.objectives if not objective.device]
     rows = [
         [
-            item.arch_id,
+            item.name,
             *(f"{item.values[name]:.4g}" for name in general),
             " ".join(letters[name] for name in item.fronts),
         ]
         for item in shown
     ]
-    return listing(["architecture", *general, "on the front of"], rows, right=general)
+    return listing(["name", *general, "on the front of"], rows, right=general)
 
 
 def _front_line(letter: str, front: SeenFront) -> str:

@@ -8,6 +8,7 @@ import contextlib
 import csv
 import functools
 import json
+import random
 import re
 import threading
 import time
@@ -28,6 +29,7 @@ from edgeloop.errors import (
     WaitTimeout,
 )
 from edgeloop.models.columns import (
+    ARCHITECTURE_ID,
     CANDIDATE,
     CONFLICT_LIMIT,
     LATENCY,
@@ -63,7 +65,13 @@ from edgeloop.models.plan import (
 )
 from edgeloop.models.queue import Queue
 from edgeloop.models.trash import Trash
-from edgeloop.models.upload import Uploader, UploadOptions, check_graph, check_onnx
+from edgeloop.models.upload import (
+    Uploader,
+    UploadOptions,
+    check_graph,
+    check_onnx,
+    friendly_names,
+)
 from edgeloop.store import Changes, Condition, Record, Store, Table, Value, Values
 from edgeloop.store.base import projected
 
@@ -667,9 +675,11 @@ def _value(column: str, text: str) -> Value:
 
 # Architectures in the status table: what is known of each, for every search that meets it again.
 #
-# A candidate's row is named by the architecture's id. It has no model file yet, so no runner looks
-# at it; an upload under the same name keeps what the row says and makes it a model. Results are
-# kept with their conditions, so that a latency of one chip is never taken for that of another.
+# A candidate's row has a friendly name, and the architecture's id in its column `architecture`. The
+# name follows from the id, so that a search that is resumed, or meets it again, finds the same row.
+# It has no model file yet, so no runner looks at it; an upload under the same name keeps what the
+# row says and makes it a model. Results are kept with their conditions, so that a latency of one
+# chip is never taken for that of another.
 
 
 class Candidates:
@@ -679,13 +689,26 @@ class Candidates:
         self._models = models
         self._experiment = experiment
 
+    def name_of(self, arch_id: str) -> str:
+        """Its name in this experiment: the first one of those for its id that no other model has.
+        Certain from its first result on, which takes the name."""
+        return self._found(arch_id)[0]
+
+    def _found(self, arch_id: str) -> tuple[str, Record | None]:
+        """Its name, and its row if it has one."""
+        for name in friendly_names(random.Random(arch_id)):
+            row = self._models.get(name)
+            if row is None or row.values.get(ARCHITECTURE_ID) == arch_id:
+                return name, row
+        raise ModelBusy(name=self._experiment, reason="no free friendly name was found")
+
     def results(self, arch_id: str, conditions: str) -> dict[str, float]:
         """What is known of an architecture under these conditions; empty where nothing is."""
         return dict(self.all_results(arch_id).get(conditions, {}))
 
     def all_results(self, arch_id: str) -> Results:
         """What is known of an architecture, by conditions."""
-        row = self._models.get(arch_id)
+        row = self._found(arch_id)[1]
         return _results(row) if row is not None else {}
 
     def note(
@@ -709,6 +732,16 @@ class Candidates:
     ) -> None:
         """As `note`, for results under several conditions."""
         check_model_name(arch_id)
+        self.note_model(self._row_of(arch_id, arch_json), arch_json, results, columns)
+
+    def note_model(
+        self,
+        name: str,
+        arch_json: str,
+        results: Results,
+        columns: Mapping[str, Value] | None = None,
+    ) -> None:
+        """Add results to the row of this name, such as that of a trained model."""
 
         def add(row: Record) -> Changes:
             all_results = {key: dict(values) for key, values in _results(row).items()}
@@ -723,16 +756,25 @@ class Candidates:
                 changes["node"] = SEARCH_NODE
             return changes
 
-        fresh: dict[str, Value] = {
-            "name": arch_id,
-            "status": CANDIDATE,
-            "node": SEARCH_NODE,
-            "experiment": self._experiment,
-            "arch": arch_json,
-        }
-        with contextlib.suppress(RowExists):
-            self._models.insert(arch_id, fresh)
-        change_row(self._models, arch_id, add)
+        change_row(self._models, name, add)
+
+    def _row_of(self, arch_id: str, arch_json: str) -> str:
+        """The name of its row, which is made where there is none. Where another model takes the
+        name first, the next one is tried."""
+        name, row = self._found(arch_id)
+        while row is None:
+            fresh: dict[str, Value] = {
+                "name": name,
+                "status": CANDIDATE,
+                "node": SEARCH_NODE,
+                "experiment": self._experiment,
+                "arch": arch_json,
+                ARCHITECTURE_ID: arch_id,
+            }
+            with contextlib.suppress(RowExists):
+                self._models.insert(name, fresh)
+            name, row = self._found(arch_id)
+        return name
 
 
 def _results(row: Record) -> dict[str, dict[str, float]]:

@@ -7,6 +7,7 @@ read its declaration. A column that is empty or absent in a row is not filled ye
 from __future__ import annotations
 
 import fnmatch
+import hashlib
 import json
 import math
 import random
@@ -44,6 +45,7 @@ RESERVED_EXPERIMENTS = frozenset(
 LATENCY = "mean"
 DETERMINISTIC = "deterministic"  # in the column `runs`
 CANDIDATE = "candidate"  # status of a row that a search made, with no model file yet
+ARCHITECTURE_ID = "architecture"  # the column with the id of a searched model
 SEARCH_NODE = "edgeloop search"  # holds such a row: Archai would look for its model, and fail it
 BOOKKEEPING = frozenset({"stages", "results", "targets"})
 _LISTS = frozenset({"shape", "output_shape"})  # Archai writes them as text
@@ -53,6 +55,11 @@ _NUMBER = re.compile(r"0*([0-9]+)")
 _NOT_IN_COLUMNS = re.compile(r"[^A-Za-z0-9]")
 _PLACE = re.compile(r"_(on|for)_(?=[A-Za-z0-9])")
 _FIRST_SHOWN = {"running": 0, "error": 1, "failed": 1}
+
+
+def architecture_id(canonical: str) -> str:
+    """Of the canonical JSON of an architecture."""
+    return "id_" + hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -664,6 +671,7 @@ _OF_EDGELOOP = (
         group="latency",
     ),
     Column("arch", "json", "the architecture, where a search made it"),
+    Column(ARCHITECTURE_ID, "text", "the id of the architecture, a hash of it"),
     Column("results", "json", "results of searches, by their conditions"),
     Column("targets", "json", "for which devices and toolchains its experiment evaluates it"),
     Column("stages", "json", "Edgeloop's record of each stage: leases, attempts, files"),

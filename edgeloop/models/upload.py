@@ -37,7 +37,14 @@ from edgeloop.errors import (
     UnusableModel,
     WorkerFailed,
 )
-from edgeloop.models.columns import CANDIDATE, SEARCH_NODE, check_model_name, check_priority
+from edgeloop.models.columns import (
+    ARCHITECTURE_ID,
+    CANDIDATE,
+    SEARCH_NODE,
+    architecture_id,
+    check_model_name,
+    check_priority,
+)
 from edgeloop.models.files import ARCHITECTURE, ContentDigest, check_file_name, file_chunks
 from edgeloop.models.plan import (
     UPLOAD,
@@ -349,6 +356,7 @@ class Uploader:
             columns["priority"] = options.priority
         if options.architecture:
             columns["arch"] = options.architecture
+            columns[ARCHITECTURE_ID] = architecture_id(options.architecture)
         if options.shapes:
             columns["shapes"] = json.dumps(dict(options.shapes))
         if options.tags:

@@ -270,6 +270,7 @@ class Search:
             ended,
             known=reference_from(self.study.reference) or read_reference(self.folder),
             keep=self._keep_reference,
+            name_of=self.name_of,
         )
 
         def heard(event: Event) -> None:
@@ -289,7 +290,7 @@ class Search:
             candidates = loop.run()
         finally:  # also when it is interrupted or fails
             ended.sort(key=lambda item: item.number)
-            write_tables(self.folder, self.config, ended)
+            write_tables(self.folder, self.config, ended, self.name_of)
             shutil.rmtree(self.folder / SCREENING, ignore_errors=True)
         tables.finish()
         return replace(
@@ -297,6 +298,10 @@ class Search:
             screened=loop.screened[0],
             left_out=loop.screened[1],
         )
+
+    def name_of(self, arch_id: str) -> str:
+        """What an architecture is called in the status table."""
+        return patiently(lambda: self.table.name_of(arch_id))
 
     def __enter__(self) -> Search:
         return self
@@ -623,6 +628,7 @@ class Retrained:
     """A model of the front: its score after partial and after full training, or an error."""
 
     arch: Architecture
+    name: str
     partial_iou: float | None
     full_iou: float | None = None
     full_f1: float | None = None
@@ -650,6 +656,7 @@ def retrain(
     front = {arch.id: arch for arch in front_in(folder)}
     experiment = workspace.experiment
     table = Candidates(workspace.store.models(experiment), experiment)
+    names = patiently(lambda: {arch_id: table.name_of(arch_id) for arch_id in front})
     rows = {row.key: row for row in patiently(lambda: workspace.find(()))}
     training = trainer.evaluator(f"{name}-{FULL}", folder / FULL / "training")
     done: list[Retrained] = []
@@ -659,8 +666,8 @@ def retrain(
         while len(done) < len(front):
             for evaluation in training.collect(LOOK_S):
                 arch = front[evaluation.arch_id]
-                row = rows.get(arch.id)
-                item = _recorded(arch, evaluation, row, table, training.conditions)
+                name = names[arch.id]
+                item = _recorded(arch, name, evaluation, rows.get(name), table, training.conditions)
                 if not evaluation.error:
                     _keep(arch, evaluation, folder, workspace if is_published else None, item)
                 done.append(item)
@@ -672,13 +679,14 @@ def retrain(
 
 def _recorded(
     arch: Architecture,
+    name: str,
     evaluation: Evaluation,
     row: Record | None,
     table: Candidates,
     conditions: str,
 ) -> Retrained:
     partial = row.values.get("val_iou") if row is not None else None
-    item = Retrained(arch, float(partial) if isinstance(partial, int | float) else None)
+    item = Retrained(arch, name, float(partial) if isinstance(partial, int | float) else None)
     if evaluation.error:
         return dataclasses.replace(item, error=evaluation.error)
     columns: dict[str, Value] = {"final_val_iou": float(evaluation.values["val_iou"])}
@@ -720,7 +728,8 @@ def _keep(
 def summary(items: Sequence[Retrained]) -> list[dict[str, object]]:
     return [
         {
-            "name": item.arch.id,
+            "name": item.name,
+            "arch_id": item.arch.id,
             "val_iou": item.partial_iou,
             "final_val_iou": item.full_iou,
             "final_val_f1": item.full_f1,

@@ -296,6 +296,7 @@ def _is_result(config: SearchConfig, candidate: Candidate) -> bool:
 
 
 CURVE, FRONT = "hypervolume.csv", "front.csv"
+HEADS = ("number", "iteration", "name", "arch_id", "state")  # of a candidate, in every table
 PARAMETERS = "parameters"  # what was suggested to the space, as JSON
 _CURVE_COLUMNS = ("candidates", "hypervolume")
 
@@ -313,17 +314,19 @@ class RunningTables:
         self,
         folder: Path,
         config: SearchConfig,
-        names: Iterable[str],
+        columns: Iterable[str],
         ended: Iterable[Candidate],
         known: ReferencePoint | None = None,
         keep: Callable[[ReferencePoint], None] = lambda _: None,
+        name_of: Callable[[str], str] = str,
     ) -> None:
         self._folder, self._config, self._keep = folder, config, keep
-        self._names = tuple(dict.fromkeys([*config.wanted, *names]))
+        self._name_of = name_of
+        self._columns = tuple(dict.fromkeys([*config.wanted, *columns]))
         self._count = 0
-        columns = ("number", "iteration", "arch_id", "state", *self._names, PARAMETERS, "reason")
+        heads = (*HEADS, *self._columns, PARAMETERS, "reason")
         every = list(ended)
-        rows = [columns, *(self._row(candidate) for candidate in every)]
+        rows = [heads, *(self._row(candidate) for candidate in every)]
         write_atomic(folder / CANDIDATES, csv_text(rows))
         (folder / CURVE).unlink(missing_ok=True)
         self.curve = VolumeCurve(config, known, self._fixed)
@@ -357,9 +360,10 @@ class RunningTables:
         return (
             candidate.number,
             candidate.place // self._config.iteration,
+            self._name_of(candidate.arch.id),
             candidate.arch.id,
             candidate.state,
-            *(candidate.values.get(name, "") for name in self._names),
+            *(candidate.values.get(name, "") for name in self._columns),
             _parameters_text(candidate),
             " ".join(candidate.reason.split()),  # a row is one line
         )
@@ -383,15 +387,21 @@ class RunningTables:
             file.write(csv_text(lines).encode())
 
 
-def write_tables(folder: Path, config: SearchConfig, candidates: Sequence[Candidate]) -> None:
-    """The final tables, from the study."""
+def write_tables(
+    folder: Path,
+    config: SearchConfig,
+    candidates: Sequence[Candidate],
+    name_of: Callable[[str], str] = str,
+) -> None:
+    """The final tables, from the study. `name_of` gives the names of ids."""
     ended = [item for item in candidates if item.state != "running"]
     if not ended:
         return
     for iteration in range(max(item.place for item in ended) // config.iteration + 1):
         until = [item for item in ended if item.place // config.iteration <= iteration]
-        write_atomic(folder / f"search_state_{iteration}.csv", _state_table(config, until))
-    write_atomic(folder / FRONT, _state_table(config, front_of(config, ended)))
+        write_atomic(folder / f"search_state_{iteration}.csv", _state_table(config, until, name_of))
+    front = front_of(config, ended)
+    write_atomic(folder / FRONT, _state_table(config, front, name_of))
 
 
 def write_front(
@@ -421,17 +431,18 @@ def publish(
     tag: str,
 ) -> str:
     """Upload a trained model, so that runners measure it; returns its name in the status table. If
-    another training or an interrupted upload has taken `ID.KIND`, a digest of the file is added."""
-    name = f"{arch.id}.{kind}"
+    another training or an interrupted upload has taken `NAME.KIND`, a digest of the file is
+    added."""
+    experiment = workspace.experiment
+    table = Candidates(workspace.store.models(experiment), experiment)
+    name = f"{patiently(lambda: table.name_of(arch.id))}.{kind}"
     upload = partial(workspace.upload, model, tags=[tag], architecture=arch.canonical, check=False)
     try:
         patiently(lambda: upload(name=name))
     except (NameTaken, ModelBusy):
         name = f"{name}.{sha256(model.read_bytes()).hexdigest()[:12]}"
         patiently(lambda: upload(name=name))
-    experiment = workspace.experiment
-    table = Candidates(workspace.store.models(experiment), experiment)
-    patiently(lambda: table.note(name, arch.canonical, kind, values, columns))
+    patiently(lambda: table.note_model(name, arch.canonical, {kind: values}, columns))
     return name
 
 
@@ -440,19 +451,21 @@ def copy_atomic(source: Path, target: Path) -> None:
         shutil.copyfile(source, temporary)
 
 
-def _state_table(config: SearchConfig, candidates: Sequence[Candidate]) -> str:
+def _state_table(
+    config: SearchConfig, candidates: Sequence[Candidate], name_of: Callable[[str], str]
+) -> str:
     measured = (name for item in candidates for name in item.values if is_result(name))
     names = list(dict.fromkeys([*config.wanted, *measured]))
     fronts = fronts_of(config, candidates)
     several = ("fronts",) if config.devices else ()
-    heads = ("number", "iteration", "arch_id", "state", *names, PARAMETERS, "is_pareto")
+    heads = (*HEADS, *names, PARAMETERS, "is_pareto")
     rows: list[Sequence[object]] = [(*heads, *several, "reason")]
     for item in candidates:
         values = [item.values.get(name, "") for name in names]
         iteration = item.place // config.iteration
         on = front_names(fronts, item)
         ending = (_parameters_text(item), int(bool(on)), *([" ".join(on)] if several else ()))
-        place = (item.number, iteration, item.arch.id, item.state)
+        place = (item.number, iteration, name_of(item.arch.id), item.arch.id, item.state)
         rows.append((*place, *values, *ending, item.reason))
     return csv_text(rows)
 
@@ -686,10 +699,7 @@ LARGEST_BYTES = 32 << 20
 LEARNING = "curves.csv"
 _STATE = re.compile(r"search_state_(\d+)\.csv")
 _NOT_VALUES = (
-    "number",
-    "iteration",
-    "arch_id",
-    "state",
+    *HEADS,
     "is_pareto",
     "fronts",
     PARAMETERS,
@@ -709,6 +719,8 @@ class SeenCandidate:
     iteration: int
     arch_id: str
     state: str
+    name: str
+    """In the status table of its search; its id where a version before wrote the files."""
     values: Mapping[str, float] = field(default_factory=dict)
     parameters: Mapping[str, Any] = field(default_factory=dict)
     reason: str = ""
@@ -924,6 +936,7 @@ def _candidate(
         iteration=_whole(row.get("iteration", "")),
         arch_id=row["arch_id"],
         state=row.get("state", ""),
+        name=row.get("name") or row["arch_id"],
         values={name: value for name, value in numbers.items() if not math.isnan(value)},
         parameters=_parameters(row.get(PARAMETERS, "")),
         reason=row.get("reason", ""),

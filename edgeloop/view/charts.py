@@ -1088,7 +1088,7 @@ def learning_chart(seen: SeenSearch) -> Chart:
     points = []
     for item in seen.candidates:
         kind = _ON_FRONT if item.is_front else _STOPPED if item.state == "stopped" else _OTHER
-        about = f"{item.arch_id}, {kind}"
+        about = f"{item.name}, {kind}, {item.arch_id}"
         for point in seen.learning.get(item.arch_id, ()):
             at = point.step if math.isnan(point.epoch) else point.epoch
             score = getattr(point, scored)
@@ -1175,7 +1175,7 @@ def search_charts(seen: SeenSearch, colour: SearchColour = "iteration") -> list[
 
 def about_candidate(seen: SeenSearch, item: SeenCandidate) -> list[str]:
     """A candidate in a few lines: its name, objectives, state, and most important parameters."""
-    lines = [item.arch_id]
+    lines = [item.name]
     for goal in seen.objectives:
         if goal.name in item.values:
             measure = seen.column(goal.name)
@@ -1183,6 +1183,8 @@ def about_candidate(seen: SeenSearch, item: SeenCandidate) -> list[str]:
             lines.append(f"{measure.label}: {value}{f' {measure.unit}' if measure.unit else ''}")
     trained = f", trained for {item.trained:g}" if item.trained is not None else ""
     lines.append(f"number {item.number}, iteration {item.iteration}, {item.state}{trained}")
+    if item.name != item.arch_id:
+        lines.append(item.arch_id)
     first = [one.parameter for one in seen.importances if one.parameter in item.parameters]
     names = list(dict.fromkeys([*first, *item.parameters]))[:MOST_PARAMETERS]
     if names:

@@ -13,6 +13,7 @@ import numpy as np
 
 from edgeloop.errors import BadInput
 from edgeloop.models.columns import (
+    ARCHITECTURE_ID,
     LATENCY,
     LATENCY_COLUMNS,
     Row,
@@ -36,7 +37,7 @@ from edgeloop.pareto import (
 from edgeloop.view.measures import ColumnObjective
 
 _KINDS = ("full", "trained", "")
-_OF_A_SEARCH = re.compile(r"(id_[0-9a-f]+)(?:\.(full|trained)(?:\.[0-9a-f]{12})?)?")
+_KIND = re.compile(r"\.(full|trained)(?:\.[0-9a-f]{12})?$")
 _SHARED = ("macs", "params", "onnx_latency", "iteration", "val_iou")
 _LATENCY = (LATENCY, "stdev", "total_inference_avg", "device", *LATENCY_COLUMNS)
 
@@ -173,15 +174,14 @@ def pareto_of(rows: Iterable[Row], objectives: Sequence[ColumnObjective]) -> Par
 
 
 def one_per_architecture(rows: Iterable[Row], objectives: Sequence[ColumnObjective]) -> list[Row]:
-    """A search leaves up to three rows per architecture: the candidate (`id_1`), the model after
-    partial training (`id_1.trained`) and after full training (`id_1.full`). Of these, the best
-    trained one with a number in every objective counts. What does not depend on weights, such as
-    latency, may come from the others."""
+    """A search leaves up to three rows per architecture: the candidate (`calm-heron`), the model
+    after partial training (`calm-heron.trained`) and after full training (`calm-heron.full`). Of
+    these, the best trained one with a number in every objective counts. What does not depend on
+    weights, such as latency, may come from the others."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
-        name = str(row.get("name", ""))
-        match = _OF_A_SEARCH.fullmatch(name)
-        groups.setdefault(match[1] if match else f"{name} {len(groups)}", []).append(row)
+        architecture = str(row.get(ARCHITECTURE_ID) or "")
+        groups.setdefault(architecture or f"row {len(groups)}", []).append(row)
     return [_combined(group, objectives) for group in groups.values()]
 
 
@@ -215,8 +215,8 @@ def _is_further_latency(name: str) -> bool:
 
 
 def _training(row: Row) -> int:
-    match = _OF_A_SEARCH.fullmatch(str(row.get("name", "")))
-    return _KINDS.index(match[2] or "") if match else len(_KINDS)
+    match = _KIND.search(str(row.get("name", "")))
+    return _KINDS.index(match[1] if match else "")
 
 
 def _depends_on_device(column: str) -> bool:

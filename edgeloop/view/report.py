@@ -237,7 +237,7 @@ def _search(seen: SeenSearch) -> _SearchPart:
             item.is_front,
             [
                 str(item.number),
-                item.arch_id,
+                item.name,
                 item.state,
                 *(_short_number(item.values.get(name)) for name in objectives),
                 *([" ".join(item.fronts)] if several else []),

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.server
 
 REPOSITORY = Path(__file__).parents[2]
 PLUGINS = sorted(path.parent for path in REPOSITORY.glob("examples/plugins/*/pyproject.toml"))
-SOURCES = ("edgeloop", "pyproject.toml", "README.md", "LICENSE")
+SOURCES = ("edgeloop", "pyproject.toml", "setup.py", "README.md", "LICENSE")
 LIMIT_S = 240.0
 WITHOUT_A_CLUSTER = ("-k", "not TestSlurm and not command_line")
 

@@ -47,10 +47,15 @@ def test_a_model_without_a_number_is_neither_on_the_front_nor_in_the_way(nothing
     assert (names(found.front), found.missing) == (["whole"], 1)
 
 
+OF_A_SEARCH = {"architecture": "id_0123456789abcdef"}
+
+
 def of_a_search(**more: dict) -> list[dict]:
     """The rows of one architecture, by what each adds to the name."""
-    base = "id_0123456789abcdef"
-    return [{"name": base + kind.replace("_", "."), **row} for kind, row in more.items()]
+    return [
+        {"name": f"calm-heron{kind.replace('_', '.')}", **OF_A_SEARCH, **row}
+        for kind, row in more.items()
+    ]
 
 
 FULL = (objective("mean"), objective("final_val_iou"))
@@ -60,15 +65,15 @@ MEASURED = {"mean": 0.004, "total_inference_avg": "[0.004]", "latency_kind": "me
 def test_an_architecture_is_on_the_front_once_as_its_best_trained_model():
     candidate = {"mean": 0.005, "latency_kind": "estimate", "final_val_iou": 0.8, "iteration": 3}
     rows = [
-        *({"name": "id_0123456789abcdef", **candidate}, row("other", 0.001, 0.1)),
+        *({"name": "calm-heron", **OF_A_SEARCH, **candidate}, row("other", 0.001, 0.1)),
         *of_a_search(_trained={**MEASURED, "f1_1k": 0.6}, _full={"final_val_iou": 0.8}),
     ]
     found = pareto_of(rows, FULL)
-    assert names(found.front) == ["id_0123456789abcdef.full"] and found.missing == 1
+    assert names(found.front) == ["calm-heron.full"] and found.missing == 1
     (best,) = found.front
     assert (best["mean"], best["latency_kind"], best["iteration"]) == (0.004, "measured", 3)
     assert "f1_1k" not in best, "a score of other weights is not this model's"
-    assert names(pareto_of(rows, TWO).front) == ["other", "id_0123456789abcdef.trained"]
+    assert names(pareto_of(rows, TWO).front) == ["other", "calm-heron.trained"]
 
 
 def test_its_own_measurement_counts_before_one_of_its_other_weights():

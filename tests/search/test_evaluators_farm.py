@@ -102,19 +102,25 @@ class TestRemoteBenchmark(EvaluatorContract):
         evaluator.close()
         with pytest.raises(BadInput, match="closed"):
             evaluator.send(good[0])
-        assert workspace.model(good[0].id).row["benchmark_only"] == 1
+        assert workspace.model(name_in(workspace, good[0].id)).row["benchmark_only"] == 1
 
 
-def fill(workspace: Workspace, name: str, values: dict) -> None:
+def name_in(workspace: Workspace, arch_id: str) -> str:
+    """Of an architecture in the status table."""
+    models = workspace.store.models(workspace.experiment)
+    return Candidates(models, workspace.experiment).name_of(arch_id)
+
+
+def fill(workspace: Workspace, arch_id: str, values: dict) -> None:
     """What a runner would write."""
     table = workspace.store.models(workspace.experiment)
-    row = table.get(name)
+    row = table.get(name_in(workspace, arch_id))
     assert row is not None
     table.update(row, values)
 
 
-def is_uploaded(workspace: Workspace, name: str) -> bool:
-    row = workspace.store.models(workspace.experiment).get(name)
+def is_uploaded(workspace: Workspace, arch_id: str) -> bool:
+    row = workspace.store.models(workspace.experiment).get(name_in(workspace, arch_id))
     return row is not None and row.values.get("status") not in ("candidate", "uploading")
 
 
@@ -125,7 +131,7 @@ def test_f1_of_a_trained_net_comes_from_the_runner(make, runner, nets, workspace
     assert benchmark.cost == 2 and "a plan" in benchmark.conditions
     benchmark.send(arch, {"model.onnx": trained})
     answer = collect_all(benchmark, 1)[arch.id]
-    row = workspace.model(f"{arch.id}.trained").row
+    row = workspace.model(f"{name_in(workspace, arch.id)}.trained").row
     assert answer.values == {
         "farm_f1": row["f1_1k"],
         "farm_latency_ms": pytest.approx(1000 * row["mean"]),
@@ -141,13 +147,13 @@ def test_a_model_that_is_there_is_attached_to_and_not_uploaded_again(make, works
     first = make()
     first.send(arch, nets(arch))
     eventually(lambda: is_uploaded(workspace, arch.id))
-    date = workspace.model(arch.id).row["model_date"]
+    date = workspace.model(name_in(workspace, arch.id)).row["model_date"]
     fill(workspace, arch.id, DONE)
     second = make()
     second.send(arch, nets(net(width=16)))  # other weights, the same architecture
     for each in (first, second):
         assert collect_all(each, 1)[arch.id].values == {"farm_latency_ms": pytest.approx(3.0)}
-    row = workspace.model(arch.id).row
+    row = workspace.model(name_in(workspace, arch.id)).row
     assert row["model_date"] == date and "screened" in row["results"]
 
 
@@ -160,7 +166,9 @@ def test_a_net_that_was_trained_otherwise_is_another_model(make, workspace, nets
         contents |= {row["content"] for row in workspace.status()}
     assert len(contents) == 2
     names = sorted(str(row["name"]) for row in workspace.status())
-    assert names[0] == f"{arch.id}.trained" and names[1].startswith(f"{names[0]}.")
+    assert names[0] == f"{name_in(workspace, arch.id)}.trained" and names[1].startswith(
+        f"{names[0]}."
+    )
 
 
 def test_without_a_file_the_net_is_made_here_for_latency_and_refused_for_f1(make, workspace):
@@ -179,7 +187,7 @@ def test_numbers_of_another_device_and_models_that_vanish_are_errors(make, works
         benchmark.send(each, nets(each))
         eventually(lambda: is_uploaded(workspace, each.id))  # noqa: B023
     fill(workspace, arch.id, DONE)
-    workspace.catalog.delete(other.id)
+    workspace.catalog.delete(name_in(workspace, other.id))
     answers = collect_all(benchmark, 2)
     assert "was measured on host, not on htp:snapdragon-888" in answers[arch.id].error
     assert answers[arch.id].is_final

@@ -240,7 +240,16 @@ def test_while_a_search_runs_a_line_is_appended_for_each_candidate(tmp_path: Pat
         tables.append(item)
         assert len(rows(tmp_path / "candidates.csv")) == count
     table, curve = rows(tmp_path / "candidates.csv"), rows(tmp_path / "hypervolume.csv")
-    names = ["number", "iteration", "arch_id", "state", "params", "val_iou", "training_time"]
+    names = [
+        "number",
+        "iteration",
+        "name",
+        "arch_id",
+        "state",
+        "params",
+        "val_iou",
+        "training_time",
+    ]
     assert list(table[0]) == [*names, "parameters", "reason"]
     assert [json.loads(row["parameters"]) for row in table[:2]] == [{"number": 0}, {"number": 2}]
     assert [row["number"] for row in table] == ["0", "2", "1", "3"]

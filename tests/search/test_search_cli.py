@@ -251,7 +251,7 @@ def test_a_net_of_another_training_gets_a_name_of_its_own(program: Program):
         steps_word = f"objectives.val_iou.train.steps={steps}"
         done = program("search", file, "-e", "shared", steps_word)
         assert done.code == 0, done.err
-    (arch,) = {row["arch_id"] for row in [*program.table("first"), *program.table("second")]}
+    (arch,) = {row["name"] for row in [*program.table("first"), *program.table("second")]}
     rows = program.status("shared")
     models = [name for name in rows if name.startswith(f"{arch}.trained")]
     assert len(models) == 2
@@ -284,7 +284,7 @@ def test_ctrl_c_stops_and_says_how_to_go_on(program: Program):
     assert err.splitlines()[-1] == "Stopped; results so far are kept. Continue with: --resume"
     done = program("search", file, "--resume", "--json")
     assert [item["state"] for item in done.json] == ["complete"] * 12
-    assert first.split()[1] == done.json[0]["arch_id"] and first.split()[1] not in done.err
+    assert first.split()[1] == done.json[0]["name"] and first.split()[1] not in done.err
 
 
 @pytest.fixture

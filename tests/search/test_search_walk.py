@@ -50,15 +50,19 @@ def test_a_search_ends_with_a_published_front_that_is_then_trained_in_full(edgel
     assert done.code == 0, done.err
     assert done.err.splitlines()[-1] == "Results in searches/laptop"
     assert "3 candidates · 0 screened out · 3 trained · front: " in done.out
-    front = [row["arch_id"] for row in edgeloop.table("laptop") if row["is_pareto"] == "1"]
+    on_front = [row for row in edgeloop.table("laptop") if row["is_pareto"] == "1"]
+    front = [row["name"] for row in on_front]
     assert front and f"front: {len(front)}" in done.out
+    assert all(name in done.out for name in front) and "id_" not in done.out
     pareto = {path.name for path in (edgeloop.folder / "searches/laptop/pareto").iterdir()}
-    assert pareto == {f"{name}.{kind}" for name in front for kind in ("json", "onnx")}
+    ids = [row["arch_id"] for row in on_front]
+    assert pareto == {f"{arch_id}.{kind}" for arch_id in ids for kind in ("json", "onnx")}
     trained = edgeloop.trainings("laptop")
     assert len(trained) == 3
     assert "continue it with --resume" in edgeloop("search", file).sentence
     rows = edgeloop.status("laptop")
-    for name in front:
+    for name, arch_id in zip(front, ids, strict=True):
+        assert rows[name]["architecture"] == rows[f"{name}.trained"]["architecture"] == arch_id
         assert rows[f"{name}.trained"]["status"] == "new"
         assert rows[f"{name}.trained"]["val_iou"] == rows[name]["val_iou"]
 
@@ -85,10 +89,11 @@ def test_a_laptop_finds_a_front_that_the_farm_measures_and_retrains_it(edgeloop:
     assert "(reference: " in done.out
     found = edgeloop.table("laptop")
     assert len({row["arch_id"] for row in found}) == 4
-    front = [row["arch_id"] for row in found if row["is_pareto"] == "1"]
+    ids = {row["name"]: row["arch_id"] for row in found if row["is_pareto"] == "1"}
+    front = list(ids)
     assert front and f"front: {len(front)}" in done.out
     pareto = {path.name for path in (edgeloop.folder / "searches/laptop/pareto").iterdir()}
-    assert pareto == {f"{name}.{kind}" for name in front for kind in ("json", "onnx")}
+    assert pareto == {f"{arch_id}.{kind}" for arch_id in ids.values() for kind in ("json", "onnx")}
 
     # once more
     trained = edgeloop.trainings("laptop")
@@ -105,7 +110,7 @@ def test_a_laptop_finds_a_front_that_the_farm_measures_and_retrains_it(edgeloop:
         row = rows[f"{name}.trained"]
         assert row["status"] == "complete" and row["mean"] > 0 and 0 <= row["f1_1k"] <= 1
         assert row["val_iou"] == rows[name]["val_iou"]
-    others = {row["arch_id"] for row in found} - set(front)
+    others = {row["name"] for row in found} - set(front)
     assert all(f"{name}.trained" not in rows for name in others)
 
     # train-pareto
@@ -120,7 +125,7 @@ def test_a_laptop_finds_a_front_that_the_farm_measures_and_retrains_it(edgeloop:
     shown = edgeloop("pareto", "-e", "laptop", "--x", "mean", "--y", "final_val_iou", "--json").json
     assert {row["name"] for row in shown} <= {f"{name}.full" for name in front} and shown
     edgeloop("download", f"{front[0]}.full", "-e", "laptop", "--output", "files")
-    known = edgeloop.folder / f"searches/laptop/pareto/{front[0]}.json"
+    known = edgeloop.folder / f"searches/laptop/pareto/{ids[front[0]]}.json"
     assert json.loads((edgeloop.folder / "files/architecture.json").read_text()) == json.loads(
         known.read_text()
     )
@@ -143,7 +148,7 @@ def test_the_same_on_a_cluster(edgeloop: Program, ray_cluster: RayCluster):
     assert [row["state"] for row in found] == ["complete"] * 3
     runs = Jobs(Settings.load(edgeloop.folder)).select(()).runs
     assert {run.record.compute for run in runs} == {"cluster"} and len(runs) <= 3
-    front = [row["arch_id"] for row in found if row["is_pareto"] == "1"]
+    front = [row["name"] for row in found if row["is_pareto"] == "1"]
     rows = edgeloop.status("cluster")
     assert all(rows[f"{name}.trained"]["status"] == "new" for name in front)
 
@@ -168,6 +173,6 @@ def test_runners_measure_candidates_while_the_search_goes_on(edgeloop: Program, 
     rows = edgeloop.status("farm")
     for item in edgeloop.table("farm"):
         assert item["state"] == "complete", item["reason"]
-        model = rows[item["arch_id"]]
+        model = rows[item["name"]]
         assert float(item["farm_latency_ms"]) == pytest.approx(1000 * model["mean"])
-        assert float(item["farm_f1"]) == rows[f"{item['arch_id']}.trained"]["f1_1k"]
+        assert float(item["farm_f1"]) == rows[f"{item['name']}.trained"]["f1_1k"]

@@ -7,7 +7,6 @@ if the runners are done with it, its values are there at once.
 from __future__ import annotations
 
 import math
-import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -23,6 +22,7 @@ from edgeloop.errors import (
     NameTaken,
     StoreUnavailable,
 )
+from edgeloop.models.catalog import Candidates
 from edgeloop.models.columns import CANDIDATE, mean_latency_ms, ran_on
 from edgeloop.models.runners import Registry
 from edgeloop.search.base import Evaluation
@@ -116,6 +116,8 @@ class RemoteBenchmark(PollingEvaluator):
         self._asked: dict[str, _Asked] = {}
         self._tell = tell
         self._registry = Registry(workspace.store)
+        models = workspace.store.models(workspace.experiment)
+        self._table = Candidates(models, workspace.experiment)
         self._checked = 0.0
         self._complaint = ""
 
@@ -128,8 +130,7 @@ class RemoteBenchmark(PollingEvaluator):
         return "; ".join(parts)
 
     def _take(self, request: Request) -> None:
-        ending = ".trained" if self._is_trained else ""
-        self._asked[request.arch.id] = _Asked(request, request.arch.id + ending)
+        self._asked[request.arch.id] = _Asked(request, "")  # named when the store is first asked
 
     def _waiting(self) -> list[str]:
         return list(self._asked)
@@ -148,8 +149,8 @@ class RemoteBenchmark(PollingEvaluator):
         for asked in list(self._asked.values()):
             if time.monotonic() - asked.request.sent > self._timeout_s:
                 sentence = (
-                    f"{asked.name} was not measured within {self._timeout_s:g} s; its row when "
-                    f"last read: {asked.last}"
+                    f"{asked.name or asked.arch_id} was not measured within {self._timeout_s:g} s; "
+                    f"its row when last read: {asked.last}"
                 )
                 self._settle(failure(asked.arch_id, sentence, is_final=False))
         return len(self._asked) < before
@@ -207,13 +208,15 @@ class RemoteBenchmark(PollingEvaluator):
         return ""
 
     def _rows(self) -> dict[str, Values]:
-        """One query for all."""
-        names = {asked.name for asked in self._asked.values()}
-        if not names:
+        """One query for all, after each has its name."""
+        if not self._asked:
             return {}
-        table = self._workspace.store.models(self._workspace.experiment)
-        prefix = os.path.commonprefix([min(names), max(names)])  # noqa: RUF071 - of names, not paths
-        rows = table.query(prefix)
+        ending = ".trained" if self._is_trained else ""
+        for asked in self._asked.values():
+            if not asked.name:
+                asked.name = f"{self._table.name_of(asked.arch_id)}{ending}"
+        names = {asked.name for asked in self._asked.values()}
+        rows = self._workspace.store.models(self._workspace.experiment).query()
         return {record.key: record.values for record in rows if record.key in names}
 
     def _upload(self, asked: _Asked) -> None:
@@ -241,7 +244,7 @@ class RemoteBenchmark(PollingEvaluator):
         except ModelBusy as error:
             asked.last = str(error)
         except NameTaken:
-            if not self._is_trained or asked.name != f"{asked.arch_id}.trained":
+            if not self._is_trained or not asked.name.endswith(".trained"):
                 return  # its latency does not depend on who uploaded it: the next poll finds it
             content = sha256(asked.request.files[MODEL].read_bytes()).hexdigest()
             asked.name = f"{asked.name}.{content[:12]}"

@@ -7,7 +7,6 @@ and however its numbers were written, has the same id, by which earlier results 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import random
@@ -20,6 +19,7 @@ from typing import Any, Protocol
 
 from edgeloop._util.files import read_regular
 from edgeloop.errors import BadArchitecture, LocalFileError
+from edgeloop.models.columns import architecture_id
 
 Value = bool | int | float | str | None
 Shape = tuple[int, int, int, int]
@@ -67,7 +67,7 @@ class Architecture:
 
     @cached_property
     def id(self) -> str:
-        return "id_" + hashlib.sha256(self.canonical.encode()).hexdigest()[:16]
+        return architecture_id(self.canonical)
 
     @property
     def height(self) -> int:

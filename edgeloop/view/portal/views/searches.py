@@ -88,7 +88,7 @@ def search_view(
     by_identity = {id(item): row for item, row in zip(seen.candidates, rows, strict=True)}
     several = ("fronts",) if len(seen.fronts) > 1 else ()
     values = seen.value_names
-    columns = ("number", "iteration", "arch_id", "state", *values, *several, "is_pareto", "reason")
+    columns = ("number", "iteration", "name", "state", *values, *several, "is_pareto", "reason")
     newest = list(reversed(rows[-MOST_CANDIDATES:]))
     return SearchView(
         frame=frame_of(portal, experiment),
@@ -185,6 +185,7 @@ def _row(seen: SeenSearch, item: SeenCandidate) -> dict[str, str]:
     return {
         "number": str(item.number),
         "iteration": str(item.iteration),
+        "name": item.name,
         "arch_id": item.arch_id,
         "state": item.state,
         **{name: f"{item.values[name]:.12g}" for name in seen.value_names if name in item.values},
