@@ -115,7 +115,7 @@ bench: setup  ## the figures of bench/RESULTS.md, measured again
 demo: $(READY_DEMO)  ## a search, its front evaluated by two runners, and a report, in a few minutes; results in demo/
 	$(BIN)/python examples/demo.py
 
-screenshots: $(READY)  ## every page of the portal and the report as images in screenshots/, for review
+screenshots: $(READY)  ## every page of the portal and the report as images in screenshots/, and those of docs/images
 	$(BIN)/python -m tests.portal.gallery $(ARGS)
 
 clean:  ## remove all that make made; downloads stay in .tools/cache

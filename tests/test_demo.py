@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import socket
+import time
+import zipfile
 from pathlib import Path
 
 import pytest
 
 from edgeloop import Workspace
+from edgeloop.jobs.client import Jobs
 from edgeloop.models.columns import is_estimate, sigma_ms
 from edgeloop.models.plan import records_of
+from edgeloop.search.results import read_search
 from edgeloop.view.charts import evidence_of
 from edgeloop.view.demo import (
     CHIP_EXPERIMENT,
     DEMO_FILE,
+    FARM_FILE,
     HOST_EXPERIMENT,
     open_demo,
+    open_demo_farm,
     open_or_demo,
     pack,
     unpacked,
@@ -84,6 +91,42 @@ def test_the_demo_names_no_machine_and_no_folder():
     assert not {row["node"] for row in rows if "node" in row} - {"", "laptop", "edgeloop search"}
     rows += [row.values for row in open_demo().store.usage().query()]
     assert not [value for row in rows for value in row.values() if "/tmp" in str(value)]
+
+
+def test_the_portal_has_the_demo_in_the_middle_of_its_work():
+    """Recorded while it ran; the moment of the recording is now, and stays so."""
+    with open_demo_farm() as workspace:
+        project, now = workspace.settings.project, time.time()
+        states = [runner.state for runner in workspace.runners()]
+        assert states.count("working") >= 2 and {"idle", "dead"} <= {*states}
+        rows = workspace.status()
+        words = {str(row.get("status")).partition(" ")[0] for row in rows}
+        assert {"complete", "running"} <= words and words & {"new", "waiting", "queued"}
+        held = [r for row in rows for r in records_of(row).values() if r.is_held]
+        assert any(record.expires > now + 86_400 for record in held), "they work for ever"
+        assert all(now - 86_400 < record.since <= now + 1 for record in held)
+        seen = read_search(project / "searches/laptop")
+        assert len(seen.candidates) >= 10 and seen.learning and seen.reference
+        jobs = Jobs(workspace.settings, workspace.store.blobs)
+        runs = jobs.runs.list().runs
+        assert sorted(str(run.status.state) for run in runs) == ["completed"] * 3 + ["failed"]
+        for run in runs:
+            assert jobs.log_size(run) and abs(now - run.record.created.timestamp()) < 86_400
+        used = [row.values for row in workspace.store.usage().query()]
+        assert used and all(now - 86_400 < float(key) for key in _keys(workspace))
+    assert not project.exists()
+
+
+def _keys(workspace: Workspace) -> list[str]:
+    return [row.key.partition("-")[0].partition("|")[0] for row in workspace.store.usage().query()]
+
+
+def test_the_recording_names_no_machine_and_no_folder():
+    with zipfile.ZipFile(FARM_FILE) as packed:
+        texts = b"".join(map(packed.read, packed.namelist()))
+    assert FARM_FILE.stat().st_size < 500_000
+    names = {socket.gethostname().encode(), str(Path.home()).encode() + b"/", b"/tmp/", b"/work/"}
+    assert [name for name in names if name in texts] == []
 
 
 def test_without_a_store_one_sees_the_demo_and_none_is_made(

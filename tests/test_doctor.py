@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from edgeloop.models.catalog import change_settings
 from edgeloop.operate.doctor import examine
 from edgeloop.platforms import HealthCheck
+from edgeloop.workspace import Workspace
 from tests.platforms.sdks import make_sdk
 
 
@@ -57,3 +59,12 @@ def test_each_missing_part_has_a_line_that_says_where_it_belongs(
     assert "bin/aarch64-android/snpe-net-run" in found["snpe-net-run for boards"].text
     assert "hexagon-*" in found["hexagon libraries"].text
     assert "aarch64-android libraries" not in found
+
+
+def test_it_shows_the_dataset_that_the_experiment_names(tmp_path: Path) -> None:
+    assert not findings(tmp_path)["dataset"].ok
+    with Workspace.open(f"sqlite:{tmp_path / 'store'}") as workspace:
+        change_settings(workspace.store, workspace.experiment, {"dataset": "working/faces@1"})
+    found = findings(tmp_path)["dataset"]
+    assert found.ok
+    assert "working/faces@1, which the experiment names" in found.text

@@ -31,7 +31,8 @@ ALLOWED = {
     "jobs": BASE | {"node", "settings", "store"},
     "tuning": BASE | {"settings", "tasks", "graph", "platforms", "pareto"},
     "runner": BASE
-    | {"settings", "store", "models", "workspace", "tasks", "graph", "platforms", "tuning"},
+    | {"node", "settings", "store", "models", "workspace", "tasks", "graph", "platforms"}
+    | {"tuning"},
     "search": BASE
     | {"node", "settings", "store", "models", "workspace", "tasks", "graph", "platforms", "jobs"}
     | {"pareto"},

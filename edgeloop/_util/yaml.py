@@ -81,7 +81,29 @@ def parse_yaml(text: str, texts: bool = False) -> Document:
     except yaml.YAMLError as error:  # its own words quote the line, which may hold a password
         mark = getattr(error, "problem_mark", None)
         line = None if mark is None else min(mark.line + 1, text.count("\n") + 1)
-        raise NotYaml("cannot be read as YAML", line) from None
+        raise NotYaml(f"cannot be read as YAML{_why(error)}", line) from None
+
+
+def _why(error: Exception) -> str:
+    """The usual remedy of the parser's problem. Its own words may quote the file."""
+    problem = str(getattr(error, "problem", "") or "")
+    return next((f": {remedy}" for words, remedy in _PROBLEMS.items() if words in problem), "")
+
+
+_PROBLEMS = {  # of libyaml and of the parser in Python
+    "mapping values are not allowed": "a value with ': ' in it needs quotes, or the line "
+    "begins with too many spaces",
+    "tab character": "a tab; indent with spaces",
+    "'\\t'": "a tab; indent with spaces",
+    "expected ',' or": "a '[' or '{' before it is not closed",
+    "expected '-'": "the lines of a list must all begin with '-'",
+    "block end": "its indentation differs from that of the lines above",
+    "expected key": "its indentation differs from that of the lines above",
+    "could not find expected ':'": "a key without ': ', perhaps in the line above",
+    "unexpected end of stream": "a quotation mark is not closed",
+    "undefined alias": "a value that begins with * needs quotes",
+    "cannot start any token": "a value that begins with @, ` or % needs quotes",
+}
 
 
 @dataclass(frozen=True)

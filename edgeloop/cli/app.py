@@ -92,6 +92,7 @@ OPERATIONS = {
 _MODULES = {
     name: module for names in (*SECTIONS.values(), OPERATIONS) for name, module in names.items()
 }
+_AFTER_THE_COMMAND = ("--store", "--experiment", "-e", "--json", "--device", "--dataset", "--yes")
 _SHOWS_ALL = "edgeloop.shows_all"
 
 
@@ -111,7 +112,14 @@ class _Sections(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """--help ends the parsing, so --all counts also behind it."""
         ctx.meta[_SHOWS_ALL] = "--all" in args
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            names = [word for word in args if word in _MODULES]
+            if names and error.option_name in _AFTER_THE_COMMAND:
+                name = error.option_name
+                ctx.fail(f"{name} goes behind the command: edgeloop {names[0]} {name} …")
+            raise
 
     def invoke(self, ctx: click.Context) -> Any:
         """Ctrl-C ends every command alike; click would call it a failure."""
@@ -249,6 +257,51 @@ Command = TypeVar("Command", bound=Callable[..., None])
 _LEFT_OUT = "edgeloop.rows_left_out"
 _PROJECT = "edgeloop.project"
 
+
+class NewPath(click.Path):
+    """A file or folder to be written. Whether that can be is asked before the work begins."""
+
+    def __init__(
+        self, is_folder: bool = False, allow_dash: bool = False, makes_folders: bool = False
+    ) -> None:
+        """`makes_folders`: the command makes those above a file. Above a folder it always does."""
+        super().__init__(path_type=Path, allow_dash=allow_dash)
+        self._is_folder = is_folder
+        self._makes_folders = makes_folders
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = Path(str(super().convert(value, param, ctx)))
+        is_asked = ctx is None or not ctx.resilient_parsing  # completion only reads
+        if is_asked and not (self.allow_dash and str(value) == "-"):
+            check_new_path(path, self._is_folder, self._makes_folders)
+        return path
+
+
+def check_new_path(path: Path, is_folder: bool = False, makes_folders: bool = False) -> None:
+    """Raises LocalFileError where no file or folder of that path can be written."""
+    import os
+
+    from edgeloop.errors import LocalFileError
+
+    whole = Path(os.path.abspath(path.expanduser()))  # noqa: PTH100 - '..' is taken as it is typed
+    if whole.is_dir() and not is_folder:
+        raise LocalFileError(path=whole, reason="this is a folder: name a file in it")
+    place = whole if is_folder else whole.parent
+    while (is_folder or makes_folders) and not place.exists() and place != place.parent:
+        place = place.parent
+    if not place.exists():
+        reason = f"there is no folder {place}: make it first, or name a file elsewhere"
+    elif not place.is_dir():
+        reason = f"{place} is a file, not a folder: choose another path"
+    elif not os.access(place, os.W_OK | os.X_OK):
+        is_disk = bool(os.statvfs(place).f_flag & os.ST_RDONLY)
+        what = "Read-only file system" if is_disk else "You may not write there"
+        reason = f"{what}: choose a path that is not below {place}"
+    else:
+        return
+    raise LocalFileError(path=whole, reason=reason)
+
+
 names_argument = click.argument("names", metavar="NAME...", nargs=-1, required=True)
 any_names_argument = click.argument("names", metavar="[NAME]...", nargs=-1)
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
@@ -262,7 +315,7 @@ store_option = click.option(
 tag_option = click.option("--tag", help="Only models with this label.")
 csv_option = click.option(
     "--csv",
-    type=click.Path(path_type=Path, allow_dash=True),
+    type=NewPath(allow_dash=True),
     help="Write CSV to this file; '-' for stdout.",
 )
 unsteady_option = click.option(
@@ -306,13 +359,13 @@ workers_option = click.option(
 
 
 def output_option(
-    text: str, metavar: str = "FILE", required: bool = False
+    text: str, metavar: str = "FILE", required: bool = False, makes_folders: bool = False
 ) -> Callable[[Command], Command]:
     """-o, --output of a command that writes one file or folder, with its help text."""
     return click.option(
         "--output",
         "-o",
-        type=click.Path(path_type=Path),
+        type=NewPath(is_folder=metavar == "FOLDER", makes_folders=makes_folders),
         metavar=metavar,
         required=required,
         help=text,
@@ -619,8 +672,23 @@ def missing_store(settings: Settings, makes: bool) -> Path | None:
     return folder
 
 
+@contextlib.contextmanager
+def opened_demo_farm(store: str | None, experiment: str | None) -> Iterator[Workspace]:
+    """The demo with its search, its jobs and machines at work."""
+    from edgeloop.view.demo import open_demo_farm
+
+    with open_demo_farm(_demo_experiment(store, experiment)) as workspace, hinting(workspace):
+        yield workspace
+
+
 def _demo(store: str | None, experiment: str | None) -> Workspace:
-    from edgeloop.view.demo import CHIP_EXPERIMENT, HOST_EXPERIMENT, open_demo
+    from edgeloop.view.demo import open_demo
+
+    return open_demo(_demo_experiment(store, experiment))
+
+
+def _demo_experiment(store: str | None, experiment: str | None) -> str:
+    from edgeloop.view.demo import CHIP_EXPERIMENT, HOST_EXPERIMENT
 
     if store is not None:
         raise click.UsageError("--demo brings its own store: leave out --store or --demo.")
@@ -628,7 +696,7 @@ def _demo(store: str | None, experiment: str | None) -> Workspace:
     if experiment is not None and experiment not in experiments:
         names = " and ".join(experiments)
         raise click.UsageError(f"the demo store has the experiments {names}.")
-    return open_demo(experiment or CHIP_EXPERIMENT)
+    return experiment or CHIP_EXPERIMENT
 
 
 def confirm_deletion(rows: list[Record], yes: bool) -> None:

@@ -12,6 +12,7 @@ import click
 
 from edgeloop._util.values import plural, size_text
 from edgeloop.cli.app import (
+    NewPath,
     common_options,
     json_option,
     load_settings,
@@ -56,7 +57,7 @@ def data() -> None:
 
 
 @data.command()
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("folder", metavar="DIR", type=NewPath(is_folder=True))
 @click.option("--count", default=200, show_default=True, help="Number of faces.")
 @click.option("--size", default=128, show_default=True, help="Width and height in pixels.")
 @click.option("--seed", default=7, show_default=True, help="Random seed.")

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 import click
 
 from edgeloop._util.values import plural
-from edgeloop.cli.app import common_options, csv_option, json_option, load_settings, opened
+from edgeloop.cli.app import (
+    NewPath,
+    common_options,
+    csv_option,
+    json_option,
+    load_settings,
+    opened,
+)
 from edgeloop.cli.terminal import (
     Screen,
     TableColumn,
@@ -90,10 +97,12 @@ def devices(
 
     listed = describe_devices(load_settings())
     matching = [d for d in listed if device is None or fnmatchcase(d.device, device)]
+    if not matching:
+        say_empty(f"No device here matches {device!r}. All of them: edgeloop devices", as_json)
     if as_json:
         keys = ("device", "chip", "model", "estimate", "profile", "state")
         print_json({key: getattr(each, key) for key in keys} for each in matching)
-    else:
+    elif matching:
         cells = [(d.device, d.chip, d.estimate, d.profile, d.state) for d in matching]
         columns = (
             TableColumn("device", 100, 24),
@@ -239,7 +248,7 @@ _system_option = click.option(
     help="For the machine or for you  [default: --system as root]",
 )
 _into_option = click.option(
-    "--into", type=click.Path(path_type=Path), help="Folder of the files; systemd is not called."
+    "--into", type=NewPath(is_folder=True), help="Folder of the files; systemd is not called."
 )
 
 

@@ -119,6 +119,8 @@ def _keys(options: dict[str, Any]) -> dict[str, object]:
             value = _value(option, options[option.parameter])
             if value in (None, "", [], {}):
                 continue
+            if option.part in ("requirements", "conda"):
+                value = str(Path(value).expanduser().absolute())
             if option.part:
                 value = {**keys.get(job_key.name, {}), option.part: value}
             keys[job_key.name] = value

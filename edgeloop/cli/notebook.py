@@ -8,11 +8,12 @@ from pathlib import Path
 import click
 
 from edgeloop._util.system import python_module
+from edgeloop.cli.app import NewPath
 from edgeloop.cli.terminal import print_json, say_on_interrupt
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path), default=Path("results.ipynb"))
+@click.argument("file", type=NewPath(), default=Path("results.ipynb"))
 @click.option("--force", is_flag=True, help="Overwrite FILE.")
 @click.option("--no-open", is_flag=True, help="Write FILE and do not start JupyterLab.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs; opens nothing.")

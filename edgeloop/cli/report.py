@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeloop._util.values import plural
+from edgeloop._util.values import plural, suggestion
 from edgeloop.cli.app import (
     Command,
+    NewPath,
     any_names_argument,
     check_folder,
     common_options,
     demo_option,
     load_settings,
     opened,
+    opened_demo_farm,
     say_if_new,
 )
 from edgeloop.cli.terminal import listing, print_json, say_if_none, shown, step_bar
@@ -70,7 +72,7 @@ def selection_options(command: Command) -> Command:
     "-o",
     "outputs",
     multiple=True,
-    type=click.Path(path_type=Path),
+    type=NewPath(),
     metavar="FILE",
     help="Write .csv, .png, .svg, .html or .gif (front by iteration); repeatable.",
 )
@@ -117,7 +119,11 @@ def pareto(
         click.echo(f"{path} written", err=True)
     if as_json:
         print_json(_shown(pareto, row) for row in pareto.front)
-    else:
+    elif device and whole.rows and not pareto.rows:
+        measured = sorted({str(row["device"]) for row in whole.rows if row.get("device")})
+        hint = suggestion(device, measured, "there are results of")
+        click.echo(f"No model has results of device {device!r}; {hint}")
+    elif rows:
         _print(pareto)
     if note and device in (None, ALL_DEVICES):
         click.echo(f"{note}. Choose with --device; '*' compares all with each other.", err=True)
@@ -128,7 +134,7 @@ def pareto(
 @click.option(
     "--output",
     "-o",
-    type=click.Path(path_type=Path),
+    type=NewPath(),
     default=Path("report.html"),
     show_default=True,
     metavar="FILE",
@@ -435,7 +441,8 @@ def portal(
         raise click.UsageError(f"{error}.") from None
     if new_token:
         own_token(renew=True)
-    with opened(store, experiment, demo, makes=True) as workspace:
+    place = opened_demo_farm(store, experiment) if demo else opened(store, experiment, makes=True)
+    with place as workspace:
         if not demo:
             check_folder(workspace)
             say_if_new(workspace.settings)

@@ -14,6 +14,7 @@ import click
 from edgeloop._util.values import plural
 from edgeloop.cli.app import (
     ExistingPath,
+    NewPath,
     TimeType,
     benchmark_only_option,
     common_options,
@@ -103,13 +104,13 @@ if TYPE_CHECKING:
 @click.option("--recovery-images", type=click.IntRange(min=4), help="Images to judge --recover by.")
 @click.option(
     "--workdir",
-    type=click.Path(path_type=Path),
+    type=NewPath(is_folder=True),
     envvar="EDGELOOP_WORKDIR",
     help="Working folder  [default: $EDGELOOP_WORKDIR, else .edgeloop/work]",
 )
 @click.option(
     "--health",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=NewPath(),
     envvar="EDGELOOP_HEALTH",
     metavar="FILE",
     help="File for 'edgeloop health'  [default: $EDGELOOP_HEALTH]",

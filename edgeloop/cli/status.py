@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeloop._util.values import duration_text
+from edgeloop._util.values import duration_text, suggestion
 from edgeloop.cli.app import (
     any_names_argument,
     common_options,
@@ -170,10 +170,23 @@ def status(
         else:
             is_filtered = bool(states or node or locked or device or stage or names)
             hint = no_models(workspace, tag, is_filtered)
+            unknown = [state for state in states if state not in _STATE_WORDS]
+            if unknown and workspace.find(names):
+                hint = f"There is no state {unknown[0]!r}; "
+                hint += suggestion(unknown[0], _STATE_WORDS, "the states are")
         say_empty(hint, as_json or csv is not None)
 
 
 COMMANDS = (status,)
+_STATE_WORDS = (
+    "running",
+    "failed",
+    "uploading",
+    "new",
+    "waiting",
+    "complete",
+    "candidate",
+)
 _UNTOUCHED = ("new", "uploaded", "reset")  # the last two are Archai's words
 
 

@@ -594,6 +594,9 @@ def _instead(workspace: Workspace, error: NoSuchModel) -> str:
     hint = did_you_mean(name, names)
     if hint:
         return f"; {hint}"
+    if not _is_begun(workspace):
+        place = shown(workspace.store.description)
+        return f": there is no store at {place} yet. Next: edgeloop upload MODEL.onnx"
     others = models_elsewhere(workspace)
     if not is_pattern(name) and can_be_key(name):
         for other in list(others)[:_MOST_EXPERIMENTS]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeloop.cli.app import dataset_folder, json_option, load_settings, output_option
+from edgeloop.cli.app import NewPath, dataset_folder, json_option, load_settings, output_option
 from edgeloop.cli.terminal import (
     INTERRUPT_SENTENCES,
     StepBar,
@@ -96,7 +96,7 @@ def arch() -> None:
 @click.option(
     "--output",
     "-o",
-    type=_path,
+    type=NewPath(is_folder=True),
     metavar="FOLDER",
     envvar="EDGELOOP_OUTPUT_DIR",
     help="Folder of the results  [default: the job's outputs, else outputs/ID]",
@@ -178,7 +178,7 @@ def train(
 
 @arch.command()
 @_arch_argument
-@output_option("File to write, for example net.onnx.", required=True)
+@output_option("File to write, for example net.onnx.", required=True, makes_folders=True)
 @click.option("--weights", type=_path, help="A checkpoint.pt  [default: untrained weights]")
 @click.option("--seed", default=0, show_default=True, help="Seed of untrained weights.")
 @click.option(

@@ -15,8 +15,10 @@ from edgeloop._util.values import interval_text, latency_text, plural, size_text
 from edgeloop.cli.app import (
     ExistingPath,
     ModelFileType,
+    NewPath,
     PrecisionType,
     TimeType,
+    check_new_path,
     chip_option,
     common_options,
     dataset_folder,
@@ -129,7 +131,7 @@ class _Percent(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 @click.option("--strict", is_flag=True, help="Fail on what is unclear or cannot be compared, too.")
 @click.option(
     "--markdown",
-    type=click.Path(path_type=Path, allow_dash=True),
+    type=NewPath(allow_dash=True),
     help="Write the table as Markdown to this file; '-' for stdout.",
 )
 @shape_option
@@ -168,6 +170,8 @@ def gate(
     from edgeloop.errors import EdgeloopError, ModelFailed, UnusableModel
     from edgeloop.tuning.gate import Baseline, GateLimits, compare_figures, refused_report
 
+    if is_writing:
+        check_new_path(baseline)
     limits = GateLimits(max_latency, max_drop, max_memory, max_size, strict)
     chosen = {"device": device, "task": task, "images": images, "precision": precision}
     name = device or ""
@@ -611,7 +615,7 @@ _LAYER_WIDTH = 28
 @click.option(
     "--apply",
     "target",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=NewPath(),
     metavar="FILE",
     help="Write the rewritten model to this ONNX file.",
 )

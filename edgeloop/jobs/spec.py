@@ -1056,8 +1056,10 @@ def spec_of(
         if keys.script:
             command = tuple(map(escaped, program_for(keys.script, code)))
         path = ("environment",)
-        if keys.environment.kind in ("requirements", "conda"):
-            _file_inside(keys.environment.file, code)
+        environment = keys.environment
+        if environment.kind in ("requirements", "conda"):
+            inside = _file_of_code(environment.file, code)
+            environment = replace(environment, file=inside)
     except ValueError as error:
         raise origin.wrong(path, str(error)) from None
     needs = keys.resources
@@ -1065,6 +1067,7 @@ def spec_of(
     checked |= {
         "code": code,
         "command": command,
+        "environment": environment,
         "data": tuple(item for item in keys.data if isinstance(item, str)),
         "sources": _places(keys.data, keys.mode),
         "writes": tuple(item for item in keys.writes if isinstance(item, str)),
@@ -1135,6 +1138,19 @@ def program_for(script: str, code: Path) -> tuple[str, ...]:
         return (f"./{script}",)
     reason = f"is neither .py nor .sh nor executable: 'chmod +x {script}', or use 'command'"
     raise ValueError(reason)
+
+
+def _file_of_code(file: str, code: Path) -> str:
+    """Its path in the code folder. One that was typed on the command line is absolute."""
+    path = Path(file)
+    if not path.is_absolute():
+        return _file_inside(file, code).relative_to(code).as_posix()
+    if not path.is_file():
+        raise ValueError(f"names a file that is not there: {path}")
+    path = path.parent.resolve() / path.name
+    if not path.is_relative_to(code):
+        raise ValueError(f"names {path}, which is outside the code folder {code}: copy it there")
+    return path.relative_to(code).as_posix()
 
 
 def _file_inside(file: str, code: Path) -> Path:

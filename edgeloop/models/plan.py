@@ -28,6 +28,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
+from edgeloop._util.values import did_you_mean
 from edgeloop.errors import BadInput
 from edgeloop.models.columns import (
     COLUMNS,
@@ -259,8 +260,10 @@ class Plan:
         for stage in self.stages:
             if target and stage.name == kind and (stage.converts or stage.on_further):
                 return self._of(stage, target)
-        names = ", ".join(stage.name for stage in self.stages)
-        raise BadInput(reason=f"there is no stage {name!r}; the stages are {names}")
+        names = [stage.name for stage in self.stages]
+        hint = did_you_mean(name, names)
+        reason = f"there is no stage {name!r}; {hint}{' ' if hint else ''}the stages are "
+        raise BadInput(reason=reason + ", ".join(names))
 
     def __contains__(self, name: object) -> bool:
         with contextlib.suppress(BadInput):

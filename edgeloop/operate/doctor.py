@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import platform
 import sys
+from contextlib import suppress
 
 from edgeloop._util.redact import redact
 from edgeloop._util.system import available_cpus
 from edgeloop.errors import EdgeloopError
+from edgeloop.models.catalog import read_settings
 from edgeloop.platforms import HealthCheck, health, package_check
 from edgeloop.settings import Settings
 from edgeloop.workspace import Workspace
@@ -27,7 +29,8 @@ def examine(store: str | None, experiment: str | None) -> list[HealthCheck]:
     """Each platform says for itself what it needs."""
     version = ".".join(map(str, sys.version_info[:3]))
     settings = Settings.load()
-    dataset = settings.dataset
+    named = _named_dataset(store, experiment)
+    dataset = f"{named}, which the experiment names" if named else settings.dataset
     hint = "set INPUT_DATASET, or make one: edgeloop data faces faces/"
     return [
         _system(),
@@ -49,6 +52,13 @@ def _system() -> HealthCheck:
     is_linux = sys.platform == "linux" and platform.machine() in EVALUATING_MACHINES
     rest = "models can be evaluated here" if is_linux else ELSEWHERE
     return HealthCheck("system", is_linux, f"{name}: {rest}")
+
+
+def _named_dataset(store: str | None, experiment: str | None) -> str:
+    """The one that runners of the experiment fetch, whatever this machine has."""
+    with suppress(EdgeloopError), Workspace.open(store, experiment) as workspace:
+        return read_settings(workspace.store, workspace.experiment).dataset
+    return ""
 
 
 def _store(store: str | None, experiment: str | None) -> HealthCheck:

@@ -141,8 +141,8 @@ def systemctl(place: ServicePlace, *arguments: str) -> str:
     """What systemd answers; raises where it refuses, or is not there."""
     program = shutil.which("systemctl")
     if program is None:
-        reason = "this machine has no systemctl, so it does not use systemd: see --print"
-        raise BadInput(reason=reason)
+        reason = "this machine has no systemctl, so it does not use systemd: --dry-run prints the "
+        raise BadInput(reason=f"{reason}unit for another one")
     command = [program, *([] if place.is_system else ["--user"]), *arguments]
     try:
         done = subprocess.run(  # noqa: S603 - a list of arguments, no shell
@@ -152,6 +152,9 @@ def systemctl(place: ServicePlace, *arguments: str) -> str:
         raise BadInput(reason=f"systemctl did not answer within {_CALL_S:g} s") from None
     if done.returncode:
         said = " ".join(redact(done.stderr).split())
+        if "not been booted with systemd" in said:
+            reason = "this machine does not run systemd, so nothing was started: --dry-run prints "
+            raise BadInput(reason=f"{reason}the unit for another machine")
         raise BadInput(reason=f"systemctl {' '.join(arguments)} failed: {said}")
     return done.stdout
 

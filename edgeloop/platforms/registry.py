@@ -13,7 +13,7 @@ from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING
 
 from edgeloop._util.health import HealthCheck
-from edgeloop._util.values import suggestion
+from edgeloop._util.values import close_names, suggestion
 from edgeloop.errors import BadInput, EdgeloopError
 from edgeloop.platforms.base import Device, ListedDevice, Platform, Toolchain
 from edgeloop.settings import platform_points
@@ -54,10 +54,20 @@ def platform_of(device: str) -> Platform:
             if kind == pattern_kind and bool(rest) == bool(pattern_rest):
                 return platform
     kinds = dict.fromkeys(name.partition(":")[0] for name in device_names())
+    if chip_hint := _device_of_chip(device):
+        raise BadInput(reason=f"there is no device {device!r}: {chip_hint}")
     hint = suggestion(kind, kinds, "")
     opening = f"{hint} " if hint.startswith("did") else ""
     reason = f"there is no device {device!r}: {opening}there are {', '.join(device_names())}"
     raise BadInput(reason=reason)
+
+
+def _device_of_chip(name: str) -> str:
+    """`bench` prints a chip without its kind, so that is what people type next."""
+    from edgeloop.platforms.qnn.chips import chips
+
+    close = close_names(name, chips())
+    return f"did you mean 'htp:{close[0]}'?" if close else ""
 
 
 def named_devices(name: str, settings: Settings) -> list[str]:

@@ -74,7 +74,7 @@ from edgeloop.store.location import PostgresLocation, SqliteLocation
 # Compare-and-set is an UPDATE that names the version; `queries.sql` has every statement.
 
 
-PAGE = 1_000  # rows in memory at a time: they may be of 8 kB, and up to 1 MB, each
+PAGE = 250  # rows in memory at a time: they may be of 8 kB, and up to 1 MB, each
 PROJECTED_PAGE = 5_000
 INSERT_BATCH = 1_000
 FEW = 50  # rows that are read by their keys at once

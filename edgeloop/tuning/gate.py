@@ -696,9 +696,11 @@ class Baseline(Section):
         try:
             document = parse_json(content, 4 * _LARGEST_FILE)
         except ValueError as error:
-            raise BadSetting(where=path, reason=f"it is not a baseline: {error}") from None
+            place = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+            reason = f"it is damaged (no JSON{place}): write the baseline again with 'edgeloop gate"
+            raise BadSetting(where=path, reason=f"{reason} --write'") from None
         if not isinstance(document, dict) or "edgeloop_gate" not in document:
-            reason = "it is not a baseline of 'edgeloop gate --write'"
+            reason = "it is no baseline: make one with 'edgeloop gate --write'"
             raise BadSetting(where=path, reason=reason)
         if document["edgeloop_gate"] != FORMAT:
             reason = (

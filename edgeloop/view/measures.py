@@ -77,9 +77,12 @@ def objective(column: str, goal: str | None = None) -> ColumnObjective:
     if chosen not in ("min", "max"):
         with_goal = [name for name in column_names() if column_of(name).goal]
         hint = did_you_mean(column, with_goal)
-        hint = f"; or {hint}" if hint else ""
+        if hint:
+            reason = f"there is no column {column!r} with a known goal: {hint} For a column of "
+            reason += f"your own, add the goal: {column}:min or {column}:max"
+            raise BadInput(reason=reason)
         reason = f"say whether less or more of {column!r} is better: {column}:min or {column}:max"
-        raise BadInput(reason=reason + hint)
+        raise BadInput(reason=reason)
     return ColumnObjective(column, chosen)  # type: ignore[arg-type]
 
 

@@ -392,7 +392,8 @@ def _extreme(item: ColumnObjective, row: Row, values: Sequence[float]) -> tuple[
 def _cell(measure: Column, row: Row) -> str:
     if is_latency(measure.name):
         interval = interval_cell(row, measure)
-        return latency_cell(row, measure) + (f", {interval}" if interval else "")
+        between = " " if interval.startswith("(") else ", "
+        return latency_cell(row, measure) + (between + interval if interval else "")
     text = measure.text(measure.of(row))
     return text or ("n/a" if row.get(measure.name) == "n/a" else "")
 

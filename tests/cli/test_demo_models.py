@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.cli.running import Edgeloop
+from tests.cli.conftest import Edgeloop
 
 PAIRS = 1.079  # docs/qnn.md, `two of a family`
 MODELS = ("demo:unet-small", "demo:unet-medium", "demo:unet-large")

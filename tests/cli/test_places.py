@@ -11,6 +11,8 @@ import pytest
 from edgeloop import Workspace
 from edgeloop._util.system import unmounted_above
 from edgeloop.cli.app import dataset_folder
+from edgeloop.jobs.spec import spec_of_script
+from edgeloop.node.ticket import Environment
 from edgeloop.settings import Settings
 from tests.cli.running import Finished, run_main
 from tests.nets import save_tiny
@@ -125,6 +127,24 @@ def test_what_is_not_found_is_named_with_its_whole_path(
 
 def test_a_job_that_is_not_found_names_the_folder_of_runs(run: Command, project: Path) -> None:
     assert f"no job 'gone' in {project / 'runs'}" in run("job", "status", "gone").sentence
+
+
+def test_the_files_of_an_environment_are_relative_to_the_current_folder(
+    run: Command, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "edgeloop.yaml").write_text("")
+    (project / "src").mkdir()
+    (project / "src/s.py").write_text("")
+    (project / "src/r.txt").write_text("")
+    (project.parent / "outside.txt").write_text("")
+    monkeypatch.chdir(project / "src")
+    for option in ("--requirements", "--conda"):
+        said = run("job", "submit", "s.py", option, "gone.txt").err
+        assert f"names a file that is not there: {project}/src/gone.txt" in said
+        said = run("job", "submit", "s.py", option, "../../outside.txt").err
+        assert f"outside the code folder {project}: copy it there" in said
+    file = {"environment": {"requirements": str(project / "src/r.txt")}}
+    assert spec_of_script("s.py", (), file).environment == Environment("requirements", "src/r.txt")
 
 
 def test_data_beside_the_folders_of_datasets_is_pointed_at(run: Command, project: Path) -> None:

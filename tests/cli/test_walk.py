@@ -76,9 +76,9 @@ def test_two_models_go_in_through_every_verb_and_out_again(
     assert len(blobs_of(store)) == 3
 
     # delete
-    assert edgeloop("delete", big, small, "--yes", "--json").json == [
-        {"name": big, "deleted": True},
-        {"name": small, "deleted": True},
+    assert edgeloop("delete", big, small, "--yes", "--purge", "--json").json == [
+        {"name": big, "deleted": True, "can_restore": False},
+        {"name": small, "deleted": True, "can_restore": False},
     ]
     assert rows_of(store, "walk-2") == {}
     assert blobs_of(store) == {}

@@ -2,11 +2,13 @@
 
 `make screenshots` writes them with an index.html that shows all of them side by side: an empty
 store, the demo, and a store of 3,000 models, each in light and dark, on a screen and on a phone.
+It also writes the few pictures of the documentation, of the demo, to `docs/images`.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import re
 import tempfile
 import time
@@ -18,6 +20,7 @@ from html import escape
 from pathlib import Path
 from typing import get_args
 
+from PIL import Image
 from playwright.sync_api import expect
 
 from edgeloop.graph.outline import outline_bytes
@@ -102,12 +105,44 @@ def _write_network(workspace: Workspace) -> None:
 STORES = {
     "empty": Store({**COMMON, LOGIN: "", "compare": "/compare"}, lambda f: None),
     "demo": Store(
-        {**COMMON, "model": "", "compare": ""},
+        {
+            **COMMON,
+            "model": "",
+            "compare": "",
+            "search": "/searches/laptop",
+            "job": "/jobs/faces-lr-1e-2",
+            "curves": "/curves?name=faces-lr-3e-2&name=faces-lr-1e-2&name=faces-lr-3e-3",
+        },
         lambda folder: None,
         ("--demo",),
     ),
     "3000": Store(FULL, fill_all),
 }
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Of the documentation: a page of the demo, its upper part."""
+
+    page: str
+    height: int
+    width: int = WIDTHS[0]
+    scheme: Scheme = "light"
+
+
+PICTURES = {
+    "models": Picture("models", 900),
+    "pareto": Picture("pareto", 1080),
+    "model": Picture("model", 1300),
+    "search": Picture("search", 1250),
+    "devices": Picture("devices", 1000),
+    "curves": Picture("curves", 900),
+    "compare": Picture("compare", 900),
+    "report": Picture(REPORT, 1100),
+    "phone-dark": Picture("models", 1200, WIDTHS[1], "dark"),
+}
+IMAGES = Path("docs/images")
+LARGEST_PICTURE = 150_000
 
 
 @dataclass(frozen=True)
@@ -182,7 +217,7 @@ def _address(browser: Browser, site: Site, store: str, page: str) -> str:
     """The models of the demo have names of their own: its page and comparison are of the first."""
     if path := STORES[store].pages[page]:
         return site.at(path)
-    with browser.tab(site.at("/")) as tab:
+    with browser.tab(site.at("/?status=complete&sort=f1_1k&descending=1")) as tab:
         rows = tab.page.locator("#rows tr").all()[:3]
         names = [str(row.get_attribute("data-name")) for row in rows]
     return site.at(f"/models/{names[0]}" if page == "model" else _comparison(names))
@@ -239,6 +274,25 @@ def contact_sheet(shots: Sequence[Shot]) -> str:
     )
 
 
+def write_pictures(shots: Path, target: Path) -> list[Path]:
+    """Those of the documentation, cut from the images of a whole run."""
+    target.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, picture in PICTURES.items():
+        shot = Shot("demo", picture.page, picture.scheme, picture.width)
+        with Image.open(shots / shot.file) as image:
+            cut = image.convert("RGB").crop((0, 0, image.width, min(image.height, picture.height)))
+        for quality in (86, 76, 66, 50):
+            packed = io.BytesIO()
+            cut.save(packed, "WEBP", quality=quality, method=6)
+            if packed.tell() < LARGEST_PICTURE:
+                break
+        file = target / f"{name}.webp"
+        file.write_bytes(packed.getvalue())
+        written.append(file)
+    return written
+
+
 def _figure(shot: Shot) -> str:
     file, about = escape(shot.file), f"{shot.width} px, {shot.scheme}"
     size = f"width={shot.width * 3 // 10 if shot.width > 500 else shot.width // 2}"
@@ -255,6 +309,12 @@ def main() -> None:
     asked = parser.parse_args()
     begun = time.monotonic()
     shots = take(asked.folder.resolve(), asked.only, tell=print)
+    taken = {shot.file for shot in shots}
+    if all(
+        Shot("demo", one.page, one.scheme, one.width).file in taken for one in PICTURES.values()
+    ):
+        for file in write_pictures(asked.folder.resolve(), IMAGES):
+            print(f"{file}: {file.stat().st_size / 1e3:.0f} kB")
     print(
         f"{len(shots)} screenshots in {time.monotonic() - begun:.0f} s: {asked.folder}/index.html"
     )

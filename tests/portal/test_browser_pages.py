@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from edgeloop.view.demo import open_demo
+from edgeloop.view.demo import open_demo_farm
+from edgeloop.view.front import pareto_of
+from edgeloop.view.measures import objective
 from tests.peers.browser import Browser
 from tests.portal.audit import GROUNDS
 from tests.portal.browsing import browser, portal_of, site
@@ -228,6 +230,26 @@ def test_the_demo_shows_every_page(browser: Browser, demo: Site, path: str) -> N
     with browser.tab(demo.at(path)) as tab:
         expect(tab.page.locator("h1")).to_be_visible()
         expect(tab.page.locator("#live")).to_have_text("live")
+        assert tab.page.locator(".empty").count() == 0, "an empty page shows nothing of the product"
+
+
+def test_the_demo_has_a_search_jobs_and_devices_at_work(browser: Browser, demo: Site) -> None:
+    with browser.tab(demo.at("/searches")) as tab:
+        page = tab.page
+        page.get_by_role("link", name="laptop").click()
+        for part in ("scatter", "curve", "importance", "parallel", "learning"):
+            expect(page.locator(f"#{part}")).to_be_visible()
+        page.goto(demo.at("/jobs"))
+        expect(page.locator("#jobs tbody tr")).to_have_count(4)
+        page.get_by_role("link", name="faces-lr-1e-2").click()
+        expect(page.locator("#numbers polyline").first).to_be_visible()
+        expect(page.locator("#log")).to_contain_text("epoch")
+        page.goto(demo.at("/devices"))
+        chips = page.locator("#chips")
+        for word in ("busy", "idle", "dead"):
+            expect(chips.locator(f".state:text-is('{word}')")).to_be_visible()
+        expect(page.locator("#waiting")).not_to_contain_text("Nothing waits")
+        expect(page.locator("#chart")).to_be_visible()
 
 
 def test_the_demo_says_nothing_of_a_store(demo: Site) -> None:
@@ -239,8 +261,9 @@ def test_the_demo_says_nothing_of_a_store(demo: Site) -> None:
 def test_the_picture_of_the_readme(browser: Browser, demo: Site, tmp_path: Path) -> None:
     """Made anew at every run, kept where EDGELOOP_README_PICTURE says: real results, a front."""
     target = Path(README_PICTURE) if README_PICTURE else tmp_path / "portal.png"
-    with open_demo() as workspace:
-        count = len(workspace.status())
+    with open_demo_farm() as workspace:
+        objectives = (objective("mean"), objective("f1_1k"))
+        count = len(pareto_of(workspace.status(), objectives).rows)
     with browser.tab(demo.at("/pareto"), size=(1440, 1180)) as tab:
         expect(tab.page.locator("#chart .for-wide a")).to_have_count(count)
         expect(tab.page.locator("#live")).to_have_text("live")

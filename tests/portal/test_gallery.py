@@ -7,7 +7,17 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from tests.portal.gallery import STORES, Shot, contact_sheet, take
+from tests.documented.page import ROOT
+from tests.portal.gallery import (
+    IMAGES,
+    LARGEST_PICTURE,
+    PICTURES,
+    STORES,
+    Shot,
+    contact_sheet,
+    take,
+    write_pictures,
+)
 from tests.report.pages import read
 
 pytestmark = pytest.mark.server
@@ -35,6 +45,27 @@ def test_every_kind_of_page_has_its_image() -> None:
         "demo",
         "3000",
     }
+
+
+def test_pictures_of_the_documentation_are_cut_small_and_of_pages_of_the_demo(
+    tmp_path: Path,
+) -> None:
+    noise = Image.effect_noise((1400, 2000), 90).convert("RGB")  # nothing packs worse
+    for picture in PICTURES.values():
+        assert picture.page in STORES["demo"].pages
+        file = tmp_path / Shot("demo", picture.page, picture.scheme, picture.width).file
+        file.parent.mkdir(exist_ok=True)
+        noise.crop((0, 0, picture.width, 300)).save(file)
+    written = write_pictures(tmp_path, tmp_path / "images")
+    assert [file.stem for file in written] == list(PICTURES) and len(written) == 9
+    with Image.open(written[0]) as image:
+        assert image.size == (1400, 300)
+
+
+def test_the_pictures_that_are_shipped_are_those_and_small() -> None:
+    images = {file.name: file.stat().st_size for file in (ROOT / IMAGES).glob("*.webp")}
+    assert images.keys() == {f"{name}.webp" for name in PICTURES}
+    assert max(images.values()) < LARGEST_PICTURE
 
 
 def test_names_of_pages_are_escaped_on_the_contact_sheet() -> None:

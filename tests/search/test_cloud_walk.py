@@ -133,7 +133,7 @@ def test_a_search_in_the_cloud_trains_in_pipelines_and_its_front_is_trained_in_f
 
     # what a colleague downloads recreates the model
     name = f"{front[0]}.full"
-    colleague("download", name, "-e", "faces", "--to", "files")
+    colleague("download", name, "-e", "faces", "-o", "files")
     files = {path.name for path in (colleague.folder / "files").iterdir()}
     assert {"architecture.json", "perf_results_1.csv", "test_results_f1_1k.csv"} <= files
     assert {Path(file).suffix for file in files} >= {".onnx", ".bin", ".csv"}

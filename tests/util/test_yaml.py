@@ -130,3 +130,24 @@ def test_files_that_are_missing_too_large_or_no_text_are_refused(tmp_path: Path)
 def test_numbers_with_colons_are_texts_and_not_minutes_of_hours():
     found = parse_yaml("bounds: 2:16\nlong: 1:20:30.5\nplain: 16\n").value
     assert found == {"bounds": "2:16", "long": "1:20:30.5", "plain": 16}
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("a: [1\nb: 2\n", "is not closed"),
+        ("a: 'b\n", "a quotation mark is not closed"),
+        ("a: 1\n\tb: 2\n", "a tab; indent with spaces"),
+        ("a: b: c\n", "needs quotes"),
+        ("a: *x\n", "needs quotes"),
+        ("a: @x\n", "needs quotes"),
+        ("- a\nb: 1\n", "must all begin with '-'"),
+    ],
+)
+def test_what_is_no_yaml_says_why_and_quotes_nothing(text: str, why: str):
+    with pytest.raises(NotYaml) as raised:
+        parse_yaml(text)
+    assert why in str(raised.value) and "secret" not in str(raised.value)
+    with pytest.raises(NotYaml) as raised:
+        parse_yaml(f"password: secret\n{text}")
+    assert "secret" not in str(raised.value)

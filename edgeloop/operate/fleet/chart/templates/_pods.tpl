@@ -123,7 +123,7 @@ spec:
   initContainers:
     - {{- include "edgeloop.container" (dict "root" $root "name" "dataset" "placement" $runner "variables" list) | nindent 6 }}
         - {name: dataset, mountPath: /data}
-      args: [data, pull, {{ $dataset.pull | quote }}, --to, /data]
+      args: [data, pull, {{ $dataset.pull | quote }}, --output, /data]
       resources:
         requests: {cpu: 100m, memory: 256Mi}
         limits: {memory: 1Gi}
