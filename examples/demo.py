@@ -24,7 +24,8 @@ from rich.table import Table
 from edgeloop import Workspace
 
 SEARCH = Path(__file__).parent / "search/demo.yaml"
-FACES = "data/working/faces64"
+FACES = "data/working/faces"
+SIDE = 256
 DEVICE = "htp:qcs8550"
 TRAINED = "*.trained"  # the models of the front; the other rows are candidates without a file
 SCORES = ("f1_onnx", "f1_1k", "f1_1k_f", "f1_10k")
@@ -45,7 +46,7 @@ def main() -> None:
     (folder / "edgeloop.yaml").write_text("experiment: demo\n")
     shutil.copyfile(SEARCH, folder / SEARCH.name)
     try:
-        faces = ("--count", str(given.faces), "--size", "64", "--seed", "7")
+        faces = ("--count", str(given.faces), "--size", str(SIDE), "--seed", "7")
         edgeloop(folder, "data", "faces", FACES, *faces)
         edgeloop(folder, "search", SEARCH.name, *given.words, "--resume")
         evaluate(folder, given.images)
@@ -62,8 +63,8 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--folder", type=Path, default=Path("demo"))
-    parser.add_argument("--faces", type=int, default=300, help="faces to draw")
-    parser.add_argument("--images", type=int, default=100, help="faces to test with")
+    parser.add_argument("--faces", type=int, default=200, help="faces to draw")
+    parser.add_argument("--images", type=int, default=24, help="faces to test with")
     parser.add_argument("words", nargs="*", help="changes of the search, such as search.budget=8")
     return parser.parse_args()
 
@@ -80,7 +81,7 @@ def edgeloop(folder: Path, *arguments: str) -> None:
 def evaluate(folder: Path, images: int) -> None:
     """Both runners drain the same table, which is shown meanwhile."""
     arguments = ["runner", "--device", DEVICE, "--dataset", FACES, "--drain"]
-    arguments += ["--calibration-images", "32", "--quick-images", "12"]
+    arguments += ["--calibration-images", "16", "--quick-images", "4"]
     arguments += ["--thorough-images", str(images)]
     print(f"\n$ edgeloop {' '.join(arguments)} &   (twice)", flush=True)
     logs = [folder / f"runner-{number}.log" for number in (1, 2)]

@@ -35,16 +35,17 @@ def test_its_commands_can_be_run_and_the_next_ones_are_named(
     (folder / "edgeloop.yaml").write_text("experiment: demo\n")
     shutil.copyfile(demo["SEARCH"], folder / "demo.yaml")
     with Workspace.open(f"sqlite:{folder / '.edgeloop'}", "demo") as workspace:
-        row = {"name": "id_1.trained", "status": "complete", "f1_10k": 0.5, "val_iou": 0.4}
-        workspace.store.models("demo").insert("id_1.trained", row)
+        row = {"name": "calm-heron.trained", "status": "candidate", "f1_10k": 0.5, "val_iou": 0.4}
+        workspace.store.models("demo").insert("calm-heron.trained", row)
+        workspace.store.blobs.put("demo/calm-heron.trained/net.onnx", b"its file")
     demo["edgeloop"](folder, "data", "faces", demo["FACES"], "--count", "8", "--size", "64")
     demo["edgeloop"](folder, "search", "demo.yaml", *WORDS, "--dry-run")
     demo["evaluate"](folder, images=4)
     demo["say_next"](folder)
     said = capfd.readouterr().out
     assert "2 candidates of the space hourglass" in said
-    assert "1 of 1 models evaluated\n" in said
-    assert " compare id_1.trained --dataset " in said
+    assert "0 of 1 models evaluated\n" in said
+    assert " compare calm-heron.trained --dataset " in said
 
 
 def started(tmp_path: Path) -> subprocess.Popen[str]:
@@ -64,11 +65,11 @@ def started(tmp_path: Path) -> subprocess.Popen[str]:
 def test_the_demo_continues_after_a_kill_and_says_what_to_do_next(tmp_path: Path):
     killed = started(tmp_path)
     assert killed.stdout is not None
-    assert any(line.startswith("   1/2  id_") for line in killed.stdout)
+    assert any(line.startswith("   1/2  ") for line in killed.stdout)
     os.killpg(killed.pid, signal.SIGKILL)
     killed.wait(60)
     output, _ = started(tmp_path).communicate(timeout=280)
-    assert "   2/2  id_" in output and "   1/2  id_" not in output, output
+    assert "   2/2  " in output and "   1/2  " not in output and "id_" not in output, output
     assert "0 of " in output and " models evaluated\n" in output
     _, _, after = output.partition("\nDone in ")
     _, first, second, third = [line for line in after.splitlines() if line.startswith("  ")]
