@@ -719,13 +719,12 @@ class SeenCandidate:
     iteration: int
     arch_id: str
     state: str
-    name: str
-    """In the status table of its search; its id where a version before wrote the files."""
     values: Mapping[str, float] = field(default_factory=dict)
     parameters: Mapping[str, Any] = field(default_factory=dict)
     reason: str = ""
     fronts: tuple[str, ...] = ()
     trained: float | None = None
+    name: str = ""  # in the status table of its search; its id in files of older versions
 
     @property
     def is_front(self) -> bool:

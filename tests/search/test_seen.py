@@ -148,7 +148,7 @@ def test_hypervolumes_stand_side_by_side_only_with_one_reference_point(
 ):
     for name in ("one", "two"):
         shutil.copytree(folders / "many", project / "searches" / name)
-    heading, first, *_ = edgeloop("searches").out.splitlines()
+    heading, first, *_ = edgeloop("search", "list").out.splitlines()
     assert "hypervolume" in heading and f"{read_search(folders / 'many').hypervolume:.3f}" in first
 
 
