@@ -208,16 +208,16 @@ class RemoteBenchmark(PollingEvaluator):
         return ""
 
     def _rows(self) -> dict[str, Values]:
-        """One query for all, after each has its name."""
+        """Each by its name: a poll must not read a table of thousands of other models."""
         if not self._asked:
             return {}
         ending = ".trained" if self._is_trained else ""
         for asked in self._asked.values():
             if not asked.name:
                 asked.name = f"{self._table.name_of(asked.arch_id)}{ending}"
-        names = {asked.name for asked in self._asked.values()}
-        rows = self._workspace.store.models(self._workspace.experiment).query()
-        return {record.key: record.values for record in rows if record.key in names}
+        models = self._workspace.store.models(self._workspace.experiment)
+        rows = [models.get(name) for name in sorted({a.name for a in self._asked.values()})]
+        return {row.key: row.values for row in rows if row is not None}
 
     def _upload(self, asked: _Asked) -> None:
         """Uploading the same content under the same name again does nothing; a model of another
