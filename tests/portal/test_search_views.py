@@ -14,6 +14,7 @@ from edgeloop.settings import Settings
 from edgeloop.view.portal.app import create_app
 from edgeloop.workspace import Workspace
 from tests.cli.conftest import Edgeloop, edgeloop, project  # noqa: F401 - fixtures
+from tests.jobs.waiting import eventually
 from tests.portal.conftest import HERE
 from tests.search.seen import write_seen
 
@@ -54,3 +55,18 @@ def test_the_hypervolume_is_one_number_in_every_view(
         assert early["hypervolume"] is None and early["reference"] == ""
     [told] = edgeloop("search", "show", "real", "--json").json
     assert max(row["hypervolume"] for row in ended) == told["hypervolume"]
+
+
+def test_only_candidates_that_have_a_model_lead_to_its_page(project: Path) -> None:  # noqa: F811
+    write_seen(project / "searches/ended", 5)
+    with (
+        Workspace(Settings.load(project, {})) as workspace,
+        TestClient(create_app(workspace), HERE) as client,
+    ):
+        candidates = client.get("/api/v1/searches/ended").json()["candidates"]
+        names = [candidate["name"] for candidate in candidates]
+        experiment = client.get("/api/v1/searches/ended").json()["search"]["experiment"]
+        assert "/models/" not in client.get("/searches/ended").text
+        workspace.store.models(experiment).insert(names[0], {"name": names[0], "status": "new"})
+        eventually(lambda: f'href="/models/{names[0]}' in client.get("/searches/ended").text)
+        assert f'href="/models/{names[1]}' not in client.get("/searches/ended").text

@@ -51,6 +51,7 @@ from edgeloop.view.portal.views.pareto import compare_view, pareto_view
 from edgeloop.view.portal.views.searches import (
     PARAMETER,
     SearchQuery,
+    models_of,
     search_drawings,
     search_view,
     searches_view,
@@ -359,6 +360,7 @@ def _add_searches(routes: APIRouter, portal: Portal, templates: Templates) -> No
             drawings=drawings,
             scatter=grouped(drawings.candidates, "Candidates as points"),
             prefix=PARAMETER,
+            models=models_of(portal, view.search),
             numeric={
                 column
                 for column, cells in texts.items()

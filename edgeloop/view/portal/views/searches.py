@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -101,6 +102,14 @@ def search_view(
         parameters=_parameters(seen),
         importance={item.parameter: dict(item.shares) for item in seen.importances},
     )
+
+
+def models_of(portal: Portal, search: SearchLine) -> Mapping[str, object]:
+    """The models of its experiment, by name: candidates have a page only if they are there."""
+    if search.experiment:
+        with suppress(NotFound, BadInput):
+            return portal.rows(search.experiment).rows
+    return {}
 
 
 def search_drawings(portal: Portal, name: str, query: SearchQuery = _NO_QUERY) -> SearchDrawings:
