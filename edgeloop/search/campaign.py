@@ -300,7 +300,14 @@ class Search:
         )
 
     def name_of(self, arch_id: str) -> str:
-        """What an architecture is called in the status table."""
+        """What an architecture is called in the status table.
+
+        Args:
+            arch_id: Its id, such as `id_0ec1bb2629726243`.
+
+        Returns:
+            A friendly name, which is the same in every run.
+        """
         return patiently(lambda: self.table.name_of(arch_id))
 
     def __enter__(self) -> Search:

@@ -31,7 +31,7 @@ def test_a_dataset_is_kept_with_its_version(faces: str, edgeloop: Edgeloop):
     assert shown == {**whole, "task": "", "devices": []}
     [shown] = edgeloop("experiment", "set", "heads", "--dataset", "none", "--clear", "target",
                        "--json").json  # fmt: skip
-    assert shown == {**whole, "task": "", "dataset": "", "targets": []}
+    assert shown == {**whole, "task": "", "dataset": "", "targets": [], "devices": []}
     [other] = edgeloop("experiment", "show", "--json").json
     assert (other["name"], other["primary"]) == ("default", "")
 

@@ -80,7 +80,7 @@ MISTAKES = {
     "upload nothere.onnx": "there is no file {here}/nothere.onnx",
     "upload notes.txt": "it is not an ONNX model",
     "upload empty": "name a model or another folder",
-    "upload demo:unet-w9": "did you mean 'unet-w8'?",
+    "upload demo:unet-larger": "did you mean 'unet-large'?",
     "inspect nothere.onnx": "{here}/nothere.onnx cannot be used: there is no such file",
     "bench nothere.onnx": "{here}/nothere.onnx cannot be used: there is no such file",
     "bench notes.txt": "ONNX",

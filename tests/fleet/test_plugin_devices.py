@@ -80,6 +80,6 @@ def test_pods_run_the_device_of_a_plug_in_and_leave_out_its_boards(tmp_path: Pat
     (container,) = scaled["jobTargetRef"]["template"]["spec"]["containers"]
     assert container["args"][container["args"].index("--device") + 1] == "ort1"
     places = [trigger["metadata"]["valueLocation"] for trigger in scaled["triggers"]]
-    assert places == ["linux.wanted", "device.wanted", "ort1.wanted"]
+    assert places == ["linux.wanted", "convert qnn.wanted", "device.wanted", "ort1.wanted"]
     with pytest.raises(BadSetting, match="boards are outside of the cluster"):
         fleet_manifest(project(tmp_path, "[]"), ["runner.device=pin:7"])

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.server
 MakeStore = Callable[[StoreUnderTest], Store]
 COMMANDS: tuple[tuple[str, ...], ...] = (
     ("status",),
-    ("list", "net"),
+    ("download", "--list", "net"),
     ("download", "net"),
     ("upload", "net.onnx"),
     ("reset", "net", "--yes"),
