@@ -33,7 +33,7 @@ import yaml
 from bench.tables import ROOT, markdown
 
 CEILINGS = ROOT / "bench" / "walks.yaml"
-NET = "unet-w8.onnx"
+NET = "unet-small.onnx"
 FACES = "data/working/faces64"
 LIMIT_S = 240
 

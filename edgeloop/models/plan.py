@@ -662,8 +662,10 @@ def holders_of(row: Values) -> list[str]:
 
 
 def is_converted_by_archai(row: Values) -> bool:
-    """Our own conversions are in the records, and newer ones name their toolchain."""
-    is_ours = filled(row.get("toolchain")) or "convert" in records_of(row)
+    """Our own conversions are in the records, and newer ones name their toolchain. A record that
+    says nothing is not written again, so it must not count."""
+    recorded = records_of(row).get("convert", StageRecord())
+    is_ours = filled(row.get("toolchain")) or recorded != StageRecord()
     return is_true(row.get("quantized")) and not is_ours
 
 

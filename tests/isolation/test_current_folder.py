@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import signal
 import subprocess
@@ -88,11 +89,22 @@ def test_every_module_that_is_started_as_a_program_is_started_without_the_curren
     bare_starts = [
         f"{path.relative_to(ROOT)}: {text[match.start() - 40 : match.end() + 40]}"
         for path in (ROOT / "edgeloop").rglob("*.py")
-        for text in [" ".join(path.read_text().split())]  # a command may take several lines
+        for text in [" ".join(code_of(path).split())]  # a command may take several lines
         for match in bare.finditer(text)
         if "click.option(" not in text[match.start() - 40 : match.start()]
     ]
     assert bare_starts == []
+
+
+def code_of(path: Path) -> str:
+    """A module without its docstrings: their examples show commands of a user's job."""
+    text = path.read_text()
+    lines = text.splitlines()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            for number in range(node.lineno - 1, node.end_lineno or node.lineno):
+                lines[number] = ""
+    return "\n".join(lines)
 
 
 @pytest.fixture

@@ -7,10 +7,11 @@ import re
 import subprocess
 import sys
 import zipfile
-from importlib.metadata import distributions
+from importlib.metadata import PackageNotFoundError, distributions, requires
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from tests.setup.copies import ROOT
 
@@ -31,7 +32,31 @@ def test_what_is_installed_here_is_what_is_pinned() -> None:
     common = pinned.keys() & installed.keys()
     assert len(common) > 200
     assert {name: installed[name] for name in common if installed[name] != pinned[name]} == {}
-    assert installed.keys() - pinned.keys() <= {"edgeloop", "setuptools", "wheel"}
+    unpinned = installed.keys() - pinned.keys() - {"edgeloop", "setuptools", "wheel"}
+    assert unpinned <= for_gpus(), "only what torch needs for GPUs has no pin"
+
+
+def for_gpus() -> set[str]:
+    """What the torch installed here needs on Linux alone, and all that this needs."""
+    found: set[tuple[str, str]] = set()
+    pending = [each for each in needs("torch", "") if "platform_system" in str(each.marker)]
+    while pending:
+        each = pending.pop()
+        for extra in ("", *each.extras):
+            if (plain(each.name), extra) not in found:
+                found.add((plain(each.name), extra))
+                pending += needs(each.name, extra)
+    return {name for name, _ in found}
+
+
+def needs(name: str, extra: str) -> list[Requirement]:
+    """The requirements of a package that hold here with this extra; none if it is not installed."""
+    try:
+        lines = requires(name) or []
+    except PackageNotFoundError:
+        return []
+    every = [Requirement(line) for line in lines]
+    return [each for each in every if not each.marker or each.marker.evaluate({"extra": extra})]
 
 
 def plain(name: str) -> str:

@@ -319,6 +319,7 @@ def test_pip_without_a_network_says_so_in_one_sentence(tmp_path: Path):
     )
     programs = stand_in(tmp_path, "python", fake)
     stand_in(tmp_path, "sleep", "#!/bin/sh\n")
+    shutil.copy(ROOT / "constraints.txt", tmp_path)
     fails_with(
         r"pip could not install what Edgeloop needs: check the network, or the index that pip is"
         r" configured for, and run make again; \.venv/pip\.log has all that it said\.",
