@@ -473,7 +473,9 @@ def parse_reference(text: str) -> tuple[str, int | None]:
 
 def full_names(name: str) -> tuple[str, ...]:
     """What a name may mean: itself, or for a bare one a dataset of either kind."""
-    return (name,) if name.startswith(_STARTS) else tuple(f"{kind}/{name}" for kind in KINDS)
+    start, slash, _ = name.partition("/")
+    is_whole = slash and start in KINDS
+    return (name,) if is_whole else tuple(f"{kind}/{name}" for kind in KINDS)
 
 
 def only_one(name: str, candidates: list[str]) -> str:
@@ -533,7 +535,6 @@ def name_of_key_part(part: str) -> str:
 
 
 _PATH_STARTS = ("/", ".", "~")
-_STARTS = tuple(f"{kind}/" for kind in KINDS)
 
 
 def _check_rest(name: str) -> str:
