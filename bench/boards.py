@@ -37,7 +37,7 @@ from edgeloop.testing.faces import make_faces
 from edgeloop.workspace import Workspace
 from tests.peers.board import AdbServer, VirtualBoard, make_sdk
 
-NET = Path(__file__).parents[1] / "examples" / "nets" / "unet-w8.onnx"
+NET = Path(__file__).parents[1] / "tests" / "data" / "nets" / "unet-w8.onnx"
 SIDE = 64
 MODELS = 10
 SEQUENTIAL_MODELS = 4
