@@ -110,7 +110,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--health",
-    type=NewPath(),
+    type=NewPath(makes_folders=True),
     envvar="EDGELOOP_HEALTH",
     metavar="FILE",
     help="File for 'edgeloop health'  [default: $EDGELOOP_HEALTH]",

@@ -512,6 +512,8 @@ def _open_converters(
 
     for name in wanted:
         open_one(name)
+    if options.quantize and chosen in cannot:
+        raise errors[0]  # nothing else may convert in its place
     if not converters and DEFAULT_PLATFORM not in cannot:
         open_one(DEFAULT_PLATFORM)  # float models are read with it
     if errors and not names and not converters.keys() - cannot.keys():

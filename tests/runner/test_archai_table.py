@@ -197,6 +197,9 @@ def test_a_lease_ends_when_archai_takes_the_row(theirs: Any, ours: Workspace, tm
 def test_archai_leaves_the_candidates_of_a_search_alone(theirs: Any, ours: Workspace):
     """Its runner looks for the model of every row that nobody holds, and fails those without."""
     table = ours.store.models(EXPERIMENT)
-    Candidates(table, EXPERIMENT).note("id_1", "{}", "here", {"val_iou": 0.5})
-    assert theirs.is_locked_by_other("id_1")
-    assert ours.catalog.unlock("id_1") == []
+    candidates = Candidates(table, EXPERIMENT)
+    candidates.note("id_1", "{}", "here", {"val_iou": 0.5})
+    name = candidates.name_of("id_1")
+    assert [row["name"] for row in ours.status()] == [name]
+    assert theirs.is_locked_by_other(name)
+    assert ours.catalog.unlock(name) == []
