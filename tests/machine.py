@@ -4,10 +4,10 @@ and commands that are processes there."""
 from __future__ import annotations
 
 import subprocess
+import sysconfig
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +57,8 @@ def machine(
     installed = home / "installed"
     installed.mkdir(parents=True)
     (installed / "edgeloop").symlink_to(REPOSITORY / "edgeloop")
-    metadata = Path(str(distribution("edgeloop").locate_file("")))
-    for each in metadata.glob("edgeloop-*.dist-info"):
+    # Of the installed package: the repository itself may hold what a build left.
+    for each in Path(sysconfig.get_path("purelib")).glob("edgeloop-*.dist-info"):
         (installed / each.name).symlink_to(each)
     path = [str(installed), *filter(None, [environ.get("PYTHONPATH", "")])]
     own = {

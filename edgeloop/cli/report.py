@@ -27,7 +27,7 @@ from edgeloop.cli.terminal import listing, print_json, say_if_none, shown, step_
 
 if TYPE_CHECKING:
     from edgeloop.search.results import SeenSearch
-    from edgeloop.store import Value, Values
+    from edgeloop.store import Record, Value, Values
     from edgeloop.view.drawing import ChartAxes, Theme
     from edgeloop.view.front import Pareto
     from edgeloop.view.measures import ColumnObjective
@@ -245,12 +245,17 @@ def _rows(
     objectives: Sequence[ColumnObjective],
     members: Collection[str] | None = None,
 ) -> list[Values]:
+    from edgeloop.models.columns import ARCHITECTURE_ID
     from edgeloop.view.measures import check_columns
+
+    def architecture_of(row: Record) -> str:
+        """Older versions named the rows of a search by it."""
+        return str(row.values.get(ARCHITECTURE_ID) or row.key.partition(".")[0])
 
     rows: list[Values] = [
         {**row.values, "name": row.key}
         for row in workspace.find(names, tag)
-        if members is None or row.key.partition(".")[0] in members
+        if members is None or architecture_of(row) in members
     ]
     say_if_none(rows, workspace, tag)
     check_columns(rows, objectives)

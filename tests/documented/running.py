@@ -44,6 +44,8 @@ _MASKS = (
     (r"^host +.*", "host MEASURED"),
     # A training adds up in an order that depends on how many threads it has.
     (r"^(sweep-\d .* local +\d+) .*", r"\1 TRAINED"),
+    # Latencies of a farm are timed here; a column has the unit that suits its values.
+    (r"\blatency_(us|ms)\b", "latency"),
     # A table is as wide as its widest cell, which may be a time.
     (r"\s+", " "),
 )

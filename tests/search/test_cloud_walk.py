@@ -105,10 +105,10 @@ def test_a_search_in_the_cloud_trains_in_pipelines_and_its_front_is_trained_in_f
 
     # the front is trained in full, in a pipeline of its own
     full = {
-        row["name"]: row
+        row["arch_id"]: row
         for row in json.loads(
             laptop(
-                *("train-pareto", "faces-1", "--epochs", 1, "--compute", "gpu"),
+                *("search", "train", "faces-1", "--epochs", 1, "--compute", "gpu"),
                 *("--pipeline", 2, "--json"),
             )
         )
@@ -124,15 +124,16 @@ def test_a_search_in_the_cloud_trains_in_pipelines_and_its_front_is_trained_in_f
     # a runner that knows only the account and the experiment measures what was published
     lab("runner", "-e", "faces", "--device", "htp:qcs8550", "--drain")
     rows = rows_of(colleague)
-    for name in front:
+    for arch_id in front:
+        name = full[arch_id]["name"]
         for kind in ("trained", "full"):
             row = rows[f"{name}.{kind}"]
             assert row["status"] == "complete", row
             assert row["mean"] > 0 and 0 <= row["f1_1k"] <= 1 and row["calibration"] == "dataset"
-        assert rows[f"{name}.full"]["final_val_iou"] == full[name]["final_val_iou"]
+        assert rows[f"{name}.full"]["final_val_iou"] == full[arch_id]["final_val_iou"]
 
     # what a colleague downloads recreates the model
-    name = f"{front[0]}.full"
+    name = f"{full[front[0]]['name']}.full"
     colleague("download", name, "-e", "faces", "-o", "files")
     files = {path.name for path in (colleague.folder / "files").iterdir()}
     assert {"architecture.json", "perf_results_1.csv", "test_results_f1_1k.csv"} <= files

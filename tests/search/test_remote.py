@@ -58,7 +58,7 @@ def test_a_search_that_ran_as_a_job_is_trained_reported_and_continued(program: P
 
     # The front is trained where its results are, by the name of the job.
     full = program("search", "train", "faces-1", "--epochs", 1, "--no-publish", "--json").json
-    assert {row["name"] for row in full} == front and not any(row["error"] for row in full)
+    assert {row["arch_id"] for row in full} == front and not any(row["error"] for row in full)
     assert {path.stem for path in (fetched / "full").glob("*.onnx")} == front
     columns = ("--x", "params", "--y", "val_iou")
     [report] = program("report", "--search", "faces-1", *columns, "--json").json
