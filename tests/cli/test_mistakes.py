@@ -180,3 +180,11 @@ def unanswered(out: str, err: str, next_step: str) -> str:
     if re.sub(r"\s+", " ", next_step) not in re.sub(r"\s+", " ", answer):
         return f"no {next_step!r} in: {answer}"
     return ""
+
+
+def test_the_folder_of_a_health_file_that_cannot_be_made_is_refused(
+    project: Path, edgeloop: Edgeloop
+) -> None:
+    (project / "taken").write_text("a file")
+    done = edgeloop("runner", "--drain", "--health", "taken/health")
+    assert done.code != 0 and "taken" in done.sentence

@@ -137,6 +137,21 @@ def test_ready_is_what_claims_hand_out(table: list[dict[str, Value]]) -> None:
     assert counted(named) == claimed(MemoryStore(), "e", named)
 
 
+def test_an_empty_record_does_not_make_a_conversion_ours() -> None:
+    """It is not written back: the model would be another one once a stage of it was claimed."""
+    row: dict[str, Value] = {
+        **CONVERTED,
+        "status": "new",
+        "since": "2026-09-21T10:00:00+00:00",
+        "targets": json.dumps({"primary": "host", "devices": {"host": "qnn"}}),
+        "stages": json.dumps({"convert": {"attempts": 0, "not_before": 0.0}}),
+        "node": "",
+    }
+    bare = {name: value for name, value in row.items() if name != "stages"}
+    assert counted({"net": row}) == counted({"net": bare})
+    assert counted({"net": row}) == claimed(MemoryStore(), "e", {"net": row})
+
+
 def opened(store: Store) -> Workspace:
     chosen = Settings.load(experiment="farm")
     return Workspace(replace(chosen, benchmark_runs=3, clock_margin_seconds=MARGIN_S), store)
