@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import signal
+import statistics
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -219,7 +220,9 @@ def test_equal_boards_are_one_device_type_and_one_that_left_strands_nothing(
         [run] for run in json.loads(str(rows[ONE]["total_inference_avg"]))
     ]
     assert rows[ONE]["run_spread"] == "n/a", "no board has two runs"
-    assert float(str(rows[ONE]["board_spread"])) > 0
+    means = [statistics.mean(by_board[f"adb:{each.serial}"]) for each in (board, other)]
+    expected = 100.0 * statistics.stdev(means) / statistics.mean(means)  # 0 if a tick tells no more
+    assert float(str(rows[ONE]["board_spread"])) == pytest.approx(expected)
     assert "board_spread" not in rows[OTHER]
 
     def found(device: str) -> set[str]:
