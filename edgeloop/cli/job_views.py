@@ -210,7 +210,8 @@ def status(
     if watch and as_json:
         raise click.UsageError("choose one of --watch and --json.")
     jobs = open_jobs(store, experiment)
-    chosen = ChosenJobs(jobs, patterns, tag)
+    listing = jobs.runs.list()
+    chosen = ChosenJobs(jobs, patterns, tag, listing=listing)
     chosen.keep_reachable() if watch else chosen.refresh()
     runs = [run for run in chosen.runs if not state or run.state in state]
     chosen_columns = [name.strip() for name in columns.split(",") if name.strip()]
@@ -220,7 +221,7 @@ def status(
         if sort or not as_json:
             runs = in_order(runs, sort or "state")
         print_jobs(jobs, runs, as_json, chosen=chosen_columns)
-        _say_damaged(jobs.runs.list())
+        _say_damaged(listing)
         if not as_json:
             _say_newer(jobs, runs)
     chosen.end()
@@ -411,8 +412,8 @@ def print_jobs(
 ) -> None:
     nothing = "No jobs. Next: edgeloop run SCRIPT"
     if as_json:
-        newest = jobs.runs.newest_attempt
-        print_json(job_json(run, jobs.runs.path(run.name), newest(run.record)) for run in runs)
+        newest = jobs.runs.newest_attempts(run.record for run in runs)
+        print_json(job_json(run, jobs.runs.path(run.name), newest.get(run.name)) for run in runs)
         if not runs:
             click.echo(nothing, err=True)
     elif runs:
@@ -528,10 +529,9 @@ def _watch(jobs: Jobs, runs: Sequence[Run], sort: str, columns: Sequence[str]) -
 
 def _say_newer(jobs: Jobs, runs: Sequence[Run]) -> None:
     shown = {run.name for run in runs}
-    for run in runs:
-        newest = jobs.runs.newest_attempt(run.record)
-        if newest is not None and newest not in shown:
-            click.echo(f"{run.name} was submitted again; its newest attempt is {newest}", err=True)
+    for name, newest in jobs.runs.newest_attempts(run.record for run in runs).items():
+        if newest not in shown:
+            click.echo(f"{name} was submitted again; its newest attempt is {newest}", err=True)
 
 
 def _say_damaged(listing: Listing) -> None:

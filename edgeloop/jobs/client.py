@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edgeloop._util.values import seconds_of
 from edgeloop.errors import (
@@ -19,7 +20,6 @@ from edgeloop.errors import (
     MissingExtra,
     WaitTimeout,
 )
-from edgeloop.jobs.computes import Compute, make_compute
 from edgeloop.jobs.records import (
     Run,
     RunRecords,
@@ -30,7 +30,6 @@ from edgeloop.jobs.records import (
     select,
 )
 from edgeloop.jobs.spec import JobSpec, as_submitted, changed, spec_from, spec_of
-from edgeloop.jobs.submit import Submission, Teller
 from edgeloop.jobs.watch import (
     Fetched,
     LogReader,
@@ -42,12 +41,16 @@ from edgeloop.jobs.watch import (
     outputs_of,
     stored_files,
 )
-from edgeloop.node.datasets import Progress
 from edgeloop.node.ticket import State, kept_folder
 from edgeloop.paths import runs_folder
 from edgeloop.settings import Settings
 from edgeloop.store import Blobs
 from edgeloop.store.location import open_blobs
+
+if TYPE_CHECKING:
+    from edgeloop.jobs.computes import Compute
+    from edgeloop.jobs.submit import Submission, Teller
+    from edgeloop.node.datasets import Progress
 
 SHORTEST_WAIT_S, LONGEST_WAIT_S = 0.2, 5.0
 
@@ -516,6 +519,8 @@ class Jobs:
     def _submission(
         self, compute: str, tell: Teller | None, progress: Progress | None
     ) -> Submission:
+        from edgeloop.jobs.submit import Submission
+
         name = compute or self.settings.compute
         teller: Callable[[str], None] = tell or (lambda _: None)
         return Submission(
@@ -526,6 +531,8 @@ class Jobs:
         return self._compute(run.record.compute, run.record.place)
 
     def _compute(self, name: str, place: Mapping[str, str] | None = None) -> Compute:
+        from edgeloop.jobs.computes import make_compute
+
         key = (name, tuple(sorted((place or {}).items())))
         if key not in self._computes:
             config = self.settings.compute_settings(name)

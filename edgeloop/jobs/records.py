@@ -188,11 +188,19 @@ class RunRecords:
                 return self.add(f"{base}.{number}", drafted, number, secrets)
         raise JobNameTaken(name=base, folder=self._folder_name)
 
-    def newest_attempt(self, of: JobRecord) -> str | None:
-        """The name of the newest attempt of the same job, if it is not this one."""
-        base = _first_name(of)
-        newest = self._highest(re.compile(rf"{re.escape(base)}\.(\d+)"))
-        return f"{base}.{newest}" if newest > max(1, of.attempt) else None
+    def newest_attempts(self, of: Iterable[JobRecord]) -> dict[str, str]:
+        """By the names of these jobs, that of the newest attempt of the same job; those that are
+        the newest themselves are left out. The folder is looked through once."""
+        highest: dict[str, int] = {}
+        for base, _, number in (name.rpartition(".") for name in self._names()):
+            if number.isdecimal():
+                highest[base] = max(highest.get(base, 0), int(number))
+        newest = {record.name: (_first_name(record), max(1, record.attempt)) for record in of}
+        return {
+            name: f"{base}.{highest[base]}"
+            for name, (base, own) in newest.items()
+            if highest.get(base, 0) > own
+        }
 
     def free_stem(self, stem: str) -> str:
         """`stem-4` if no job has that name or begins with `stem-4-`: for the names of a sweep."""

@@ -28,7 +28,6 @@ from edgeloop.errors import (
     MissingExtra,
     StoreError,
 )
-from edgeloop.jobs.computes.base import Compute, ObservedState
 from edgeloop.node.ticket import (
     FINAL_STATES,
     LOG_PIECE,
@@ -47,6 +46,7 @@ from edgeloop.node.ticket import (
 from edgeloop.store import BlobInfo, Blobs, check_blob_key
 
 if TYPE_CHECKING:
+    from edgeloop.jobs.computes.base import Compute, ObservedState
     from edgeloop.jobs.records import Run
 
 ACCESS_S = 30 * 24 * 3600  # a job may wait and run this long

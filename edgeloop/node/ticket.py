@@ -440,6 +440,16 @@ class FieldKind(NamedTuple):
     is_tuple: bool
 
 
+class Allowed(NamedTuple):
+    """What a value may be by an annotation as it is written: `str`, `float | None`, `Mapping[str,
+    int]`. `types` is empty where any will do; `items` is the annotation of a mapping's values."""
+
+    types: tuple[type, ...]
+    kind: str
+    or_none: bool
+    items: str
+
+
 def to_json(value: Any, indent: int | None = None) -> bytes:
     def plain(item: object) -> str:
         if isinstance(item, datetime):
@@ -476,7 +486,7 @@ def from_plain(kind: Any, value: Any) -> Any:
 def _read(name: str, kind: FieldKind, value: Any) -> Any:
     if not kind.is_tuple:
         _check(name, kind.written, value)
-        return from_plain(kind.type, value)
+        return value if kind.type is None else from_plain(kind.type, value)
     if not isinstance(value, list):
         raise TypeError(f"{name} must be a list")
     for item in value:
@@ -485,21 +495,26 @@ def _read(name: str, kind: FieldKind, value: Any) -> Any:
 
 
 def _check(name: str, written: str, value: Any) -> None:
-    """By the annotation as it is written: `str`, `float | None`, `Mapping[str, int]`."""
-    kind, _, none = written.partition(" | ")
-    if none == "None" and value is None:
+    types, kind, or_none, items = _allowed(written)
+    if or_none and value is None:
         return
-    mapping = re.fullmatch(r"Mapping\[str, (\w+)\]", kind)
-    if mapping and isinstance(value, dict):
+    if items and isinstance(value, dict):
         for item in value.values():
-            _check(name, mapping[1], item)
+            _check(name, items, item)
         return
-    allowed = _PLAIN.get(kind, () if mapping is None else (dict,))
     is_bool = isinstance(value, bool) and kind != "bool"
-    if allowed and (is_bool or not isinstance(value, allowed)):
+    if types and (is_bool or not isinstance(value, types)):
         raise TypeError(f"{name} must be {kind}, not {type(value).__name__}")
     if kind in ("int", "float") and not abs(value) < _LARGEST_NUMBER:
         raise ValueError(f"{name} is too large")
+
+
+@lru_cache(maxsize=None)
+def _allowed(written: str) -> Allowed:
+    kind, _, none = written.partition(" | ")
+    mapping = re.fullmatch(r"Mapping\[str, (\w+)\]", kind)
+    types = _PLAIN.get(kind, () if mapping is None else (dict,))
+    return Allowed(types, kind, none == "None", mapping[1] if mapping else "")
 
 
 @lru_cache(maxsize=None)

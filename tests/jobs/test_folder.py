@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -101,8 +102,24 @@ def test_another_attempt_is_linked_and_numbered(runs: RunRecords):
     assert [run.record.attempt for run in (first, second, third, fourth)] == [1, 2, 3, 4]
     assert (second.record.parent, third.record.parent) == ("lr-3", "lr-3.2")
     assert second.record.id.startswith("lr-3-2-2-")
-    newest = [runs.newest_attempt(run.record) for run in (first, second, third, fourth)]
-    assert newest == ["lr-3.4", "lr-3.4", "lr-3.4", None]
+    newest = runs.newest_attempts(run.record for run in (first, second, third, fourth))
+    assert newest == dict.fromkeys(("lr-3", "lr-3.2", "lr-3.3"), "lr-3.4")
+
+
+def test_of_many_jobs_the_newest_attempts_are_found_in_one_look(
+    runs: RunRecords, monkeypatch: pytest.MonkeyPatch
+):
+    records = [runs.add(name, record).record for name in ("a", "a.2", "b", "b.x", "c.3")]
+    looks: list[object] = []
+    scandir = os.scandir
+
+    def counted(folder: Path) -> object:
+        looks.append(folder)
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", counted)
+    assert runs.newest_attempts(records) == {"a": "a.2"}
+    assert len(looks) == 1
 
 
 def test_a_name_that_looks_like_an_attempt_but_is_none_keeps_its_dot(runs: RunRecords):
