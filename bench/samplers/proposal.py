@@ -6,6 +6,7 @@ import statistics
 import time
 from random import Random
 
+from bench.samplers.cells import CELLS
 from bench.samplers.problems import Problem, problem
 from bench.samplers.samplers import POOL, screened
 from bench.tables import markdown
@@ -13,33 +14,37 @@ from edgeloop.search.base import Observation, ScreenedMember
 from edgeloop.search.sampler.members import Params, ask, at_random, key_of
 from edgeloop.search.sampler.proposer import Proposer
 
-RESULTS, BANK, PROPOSALS = 200, 3000, 10
+SIZES = ((200, 3_000), (5_000, 50_000))  # results, members of the bank
+PROPOSALS = 10
 
 
 def proposal_times() -> str:
     rows = []
     for name in ("cifar100", "hourglass"):
-        first, *rest = _seconds(problem(name))
-        row = (f"{statistics.median(rest):.3f}", f"{max(rest):.3f}", f"{first:.3f}")
-        rows.append((name, *row, "≤ 0.5"))
-    what = f"a proposal after {RESULTS} results, a bank of {BANK:,}"
-    return markdown((what, "median, s", "worst, s", "first after a resume, s", "goal, s"), rows)
+        for results, bank in SIZES:
+            if name == "cifar100" and bank > len(CELLS):
+                continue  # it has no more
+            first, *rest = _seconds(problem(name), results, bank)
+            row = (f"{statistics.median(rest):.3f}", f"{max(rest):.3f}", f"{first:.3f}")
+            rows.append((name, f"{results:,}", f"{bank:,}", *row, "≤ 0.5"))
+    what = ("a proposal", "results", "bank", "processor, s", "worst, s")
+    return markdown((*what, "first after a resume, s", "goal, s"), rows)
 
 
-def _seconds(task: Problem) -> list[float]:
-    """A batch and a choice each."""
-    members = _members(task)
+def _seconds(task: Problem, results: int, size: int) -> list[float]:
+    """Processor time of a batch and a choice each."""
+    members = _members(task, size)
     bank: list[ScreenedMember] = [screened(task, params) for params in members]
-    history = [_trained(task, params) for params in members[:RESULTS]]
+    history = [_trained(task, params) for params in members[:results]]
     proposer, seconds = Proposer(task.space, 0), []
-    for number in range(RESULTS, RESULTS + PROPOSALS):
-        began = time.perf_counter()
+    for number in range(results, results + PROPOSALS):
+        began = time.process_time()
         batch = proposer.batch(number, history, (), bank, POOL)
-        taken = time.perf_counter() - began
+        taken = time.process_time() - began
         bank += [screened(task, params) for params in batch]
-        began = time.perf_counter()
+        began = time.process_time()
         chosen = proposer.choose(number, history, (), bank)
-        seconds.append(taken + time.perf_counter() - began)
+        seconds.append(taken + time.process_time() - began)
         assert chosen is not None
         history.append(_trained(task, chosen))
     return seconds
@@ -49,9 +54,9 @@ def _trained(task: Problem, params: Params) -> Observation:
     return Observation(params, task.cost(params), features=task.features(params))
 
 
-def _members(task: Problem) -> list[Params]:
+def _members(task: Problem, count: int) -> list[Params]:
     rng, found = Random(0), {}
-    while len(found) < BANK:
+    while len(found) < count:
         params = ask(task.space, at_random(rng)).params
         found[key_of(params)] = params
     return list(found.values())

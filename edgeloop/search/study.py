@@ -129,6 +129,7 @@ class Study:
         self.hints: Callable[[Mapping[str, Any]], Mapping[str, float]] = lambda _: {}
         self._basis = ""
         self._earlier: list[Candidate] | None = None
+        self._ended: dict[int, Candidate] = {}
 
     @classmethod
     def open(
@@ -155,7 +156,17 @@ class Study:
     def candidates(self) -> list[Candidate]:
         """All that count, in the order of proposal."""
         counting = (trial for trial in self._trials() if _counts(trial))
-        return [_candidate(trial, trial.number - place) for place, trial in enumerate(counting)]
+        return [self._read(trial, trial.number - place) for place, trial in enumerate(counting)]
+
+    def _read(self, trial: FrozenTrial, skipped: int) -> Candidate:
+        """A trial that has ended never changes, so it is read once."""
+        known = self._ended.get(trial.number)
+        if known is not None and known.skipped == skipped:
+            return known
+        candidate = _candidate(trial, skipped)
+        if trial.state.is_finished():
+            self._ended[trial.number] = candidate
+        return candidate
 
     def earlier(self) -> list[Candidate]:
         """Results of earlier searches under the same conditions: they count for what is proposed

@@ -258,3 +258,25 @@ def test_the_exact_improvement_is_that_of_many_samples():
     points = np.stack([drawn, np.repeat(latency[:, None], 20_000, axis=1)], axis=-1)
     sampled = hypervolume_gain(points, front, worst).mean(axis=1) / (5 * 5)
     assert exact == pytest.approx(sampled, rel=0.05, abs=0.003)
+
+
+def test_of_a_large_bank_the_newest_come_first_and_then_the_others(known, monkeypatch):
+    history, bank = known
+    monkeypatch.setattr("edgeloop.search.sampler.bank._NEWEST", 5)
+    open_keys = set(keys(bank)) - set(keys(history))
+    history, found = list(history), []
+    while chosen := Proposer(deep, 3).choose(len(history), history, (), bank):
+        found.append(key_of(chosen))
+        history.append(result(chosen))
+        if len(found) == 20:
+            break
+    assert len(set(found)) == 20 and set(found) <= open_keys
+    newest = [key for key in keys(bank[-5:]) if key in open_keys]
+    assert set(found[: len(newest)]) == set(newest)
+
+
+def test_what_left_the_view_of_a_large_bank_is_not_screened_again(known, monkeypatch):
+    history, bank = known
+    monkeypatch.setattr("edgeloop.search.sampler.bank._NEWEST", 5)
+    added = Proposer(deep, 3).batch(len(history), history, (), bank, 16)
+    assert added and not {key_of(params) for params in added} & set(keys(bank))

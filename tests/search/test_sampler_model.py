@@ -11,7 +11,14 @@ import pytest
 from edgeloop.search.base import Observation
 from edgeloop.search.sampler.bank import FeatureScale
 from edgeloop.search.sampler.members import SpaceEncoding, ask, at_random, knows_enough
-from edgeloop.search.sampler.surrogate import Acquisition, Kernel, Kernels, Scale, Surrogate
+from edgeloop.search.sampler.surrogate import (
+    Acquisition,
+    Kernel,
+    Kernels,
+    Scale,
+    Surrogate,
+    telling,
+)
 from tests.search.spaces import deep, deep_costs
 
 TRIALS = [ask(deep, at_random(Random(seed))) for seed in range(24)]
@@ -88,3 +95,50 @@ def test_a_pending_candidate_is_less_attractive_to_propose_again():
     for params in MEMBERS[12:]:
         alone, beside = acquisition(results), acquisition(results, [params])
         assert beside.of([params]) < 0.7 * alone.of([params])
+
+
+def many_results(count):
+    """On a line from good to bad in both objectives; every tenth failed."""
+    return [
+        Observation({"place": place}, None if place % 10 == 9 else (float(place), float(place)))
+        for place in range(count)
+    ]
+
+
+def test_few_results_are_all_telling():
+    results = many_results(50)
+    assert telling(results, 50) == results
+    assert telling([], 50) == []
+
+
+def test_of_many_results_the_best_are_telling_and_no_region_is_forgotten():
+    results = many_results(1_000)[::-1]
+    chosen = telling(results, 100)
+    places = [int(result.params["place"]) for result in chosen]
+    assert places == sorted(places, reverse=True), "in their order"
+    assert len(set(places)) == 100
+    assert {place for place in range(55) if place % 10 != 9} <= set(places)
+    for low in range(100, 1_000, 300):
+        assert any(low <= place < low + 300 for place in places)
+    assert any(result.values is None for result in chosen)
+    assert telling(results, 100) == chosen, "the same for the same results"
+
+
+def test_where_all_failed_some_are_telling():
+    failed = [Observation({"place": place}, None) for place in range(100)]
+    assert len(telling(failed, 10)) == 10
+
+
+def test_a_long_history_costs_no_more_than_what_is_telling(monkeypatch: pytest.MonkeyPatch):
+    sizes: list[int] = []
+    fitted = Surrogate.__init__
+
+    def noted(self, kernel, names, groups, encoded, *rest):
+        sizes.append(len(encoded))
+        fitted(self, kernel, names, groups, encoded, *rest)
+
+    monkeypatch.setattr(Surrogate, "__init__", noted)
+    params = [ask(deep, at_random(Random(seed))).params for seed in range(600)]
+    results = [Observation(each, deep_costs(each)) for each in params]
+    assert acquisition(results).of(params[:5]).shape == (5,)
+    assert set(sizes) == {400}

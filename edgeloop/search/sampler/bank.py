@@ -46,6 +46,7 @@ from edgeloop.search.sampler.surrogate import (
     fit_kernel,
     fitted_results,
     spread_normals,
+    telling,
 )
 
 # A bank of screened members as arrays.
@@ -189,6 +190,7 @@ def _are_alike(column: Floats, other: Floats) -> bool:
     return abs(float(np.corrcoef(column, other)[0, 1])) > _ALIKE
 
 
+_NEWEST = 6_000  # members in a view: an older one was passed over hundreds of times
 _FORGOTTEN = 4  # the memory is cleared when it holds so many times more members than the bank
 
 
@@ -210,10 +212,11 @@ class MemberArrays:
 
 @dataclass(frozen=True)
 class BankView:
-    """All members of a bank, in its order."""
+    """The newest members of a bank, in its order, and the keys of all."""
 
     members: Sequence[ScreenedMember]
     keys: Sequence[str]
+    every_key: Sequence[str]
     feasible: Mask
     encoding: MemberEncoding
     arrays: MemberArrays
@@ -235,18 +238,19 @@ class BankTable:
         if len(self._members) > _FORGOTTEN * (len(bank) + 100):
             self._clear()
         self._remember([member for member in bank if id(member) not in self._rows])
-        rows = np.fromiter(map(self._rows.__getitem__, map(id, bank)), np.intp, len(bank))
+        every_row = np.fromiter(map(self._rows.__getitem__, map(id, bank)), np.intp, len(bank))
+        every_key = list(map(self._keys.__getitem__, every_row.tolist()))
+        bank, rows, keys = bank[-_NEWEST:], every_row[-_NEWEST:], every_key[-_NEWEST:]
         self._encode(self._space_encoding(rows, history))
-        values, raw = self._values[rows], self._raw[rows]
+        values, raw = _stacked(self._values, rows), _stacked(self._raw, rows)
         feasible = self._feasible[rows]
         is_known = ~np.isnan(values[feasible])
         cheap = tuple(int(index) for index in np.flatnonzero(is_known.any(axis=0)))
         encoding = MemberEncoding.of(self._space, self._names, raw, values, cheap)
         columns = encoding.feature_columns(raw, values)
-        encoded = np.hstack([self._encoded[rows], columns])
+        encoded = np.hstack([_stacked(self._encoded, rows), columns])
         arrays = MemberArrays(encoded, values, self._barred[rows])
-        keys = list(map(self._keys.__getitem__, rows.tolist()))
-        return BankView(bank, keys, feasible, encoding, arrays)
+        return BankView(bank, keys, every_key, feasible, encoding, arrays)
 
     def _clear(self) -> None:
         self._members: list[ScreenedMember] = []  # held, so that an id means one of them
@@ -258,9 +262,9 @@ class BankTable:
         self._barred: Mask = np.zeros((0, self._fronts), dtype=np.bool_)
         self._names: tuple[str, ...] = ()
         self._space = SpaceEncoding({})
-        self._values = np.zeros((0, 0))
-        self._raw = np.zeros((0, 0))
-        self._encoded = np.zeros((0, 0))
+        self._values: list[Floats] = []  # a row for each member
+        self._raw: list[Floats] = []
+        self._encoded: list[Floats] = []
 
     def _remember(self, members: Sequence[ScreenedMember]) -> None:
         if not members:
@@ -276,12 +280,9 @@ class BankTable:
         names = dict.fromkeys(self._names)
         names |= dict.fromkeys(name for member in members for name in member.features)
         if len(names) > len(self._names):
-            self._names, self._raw = tuple(names), np.zeros((0, len(names)))
-        self._values = _grown(
-            self._values, all_values(self._members[len(self._values) :], len(members[0].values))
-        )
-        rest = self._members[len(self._raw) :]
-        self._raw = _grown(self._raw, raw_features(rest, self._names))
+            self._names, self._raw = tuple(names), []
+        self._values += list(all_values(members, len(members[0].values)))
+        self._raw += list(raw_features(self._members[len(self._raw) :], self._names))
 
     def _space_encoding(
         self, rows: NDArray[np.intp], history: Sequence[Observation]
@@ -296,16 +297,14 @@ class BankTable:
         return self._shapes.setdefault(frozenset(member.params), len(self._shapes))
 
     def _encode(self, space: SpaceEncoding) -> None:
-        if space != self._space or not len(self._encoded):
-            self._space, self._encoded = space, space.encode([])
+        if space != self._space:
+            self._space, self._encoded = space, []
         rest = self._members[len(self._encoded) :]
-        if rest:
-            added = self._space.encode([member.params for member in rest])
-            self._encoded = _grown(self._encoded, added)
+        self._encoded += list(self._space.encode([member.params for member in rest]))
 
 
-def _grown(rows: Floats, more: Floats) -> Floats:
-    return np.vstack([rows, more]) if len(rows) else more
+def _stacked(rows: Sequence[Floats], chosen: NDArray[np.intp]) -> Floats:
+    return np.array([rows[place] for place in chosen.tolist()])
 
 
 _RANDOM_SHARE = 8  # one in so many members to screen is random
@@ -345,7 +344,7 @@ class BankSampler:
         taken = {key_of(params) for params in (*(r.params for r in history), *pending)}
         is_open = view.feasible & np.array([key not in taken for key in view.keys])
         if not is_open.any():
-            return None
+            return self.choose(history, pending, bank[:-_NEWEST], rng)
         is_complete = ~np.isnan(view.arrays.values[:, view.encoding.cheap]).any(axis=1)
         if (is_open & is_complete).any():
             is_open &= is_complete
@@ -355,7 +354,7 @@ class BankSampler:
             scores = self._acquisition(view, history, pending, rng).of(members)
         else:
             scores = _distances(members, view, history, pending)
-        return dict(bank[places[int(scores.argmax())]].params)
+        return dict(view.members[places[int(scores.argmax())]].params)
 
     def batch(
         self,
@@ -367,7 +366,7 @@ class BankSampler:
     ) -> list[Params]:
         view = self._table.view(bank, history) if bank else None
         taken = {key_of(params) for params in (*(r.params for r in history), *pending)}
-        fresh = NewMembers(self._space, keys=taken.union(view.keys if view else ()))
+        fresh = NewMembers(self._space, keys=taken.union(view.every_key if view else ()))
         members: list[Draft] = []
         if view and view.encoding.cheap and knows_enough(history, pending, self._start):
             ranked = self._ranked(fresh, view, history, pending, rng)
@@ -648,11 +647,12 @@ class ScreenedAcquisition:
     ) -> None:
         count = 1 + max(index for front in fronts for index in front)
         values = all_values(history, count)
-        encoded = encoding.encode(history)
+        results = telling(history)
+        encoded, known = encoding.encode(results), all_values(results, count)
         self._expensive: dict[int, _Expensive] = {}
         for index, kernel in kernels.objectives.items():
             self._expensive[index] = _fitted(
-                encoding, kernel, encoded, values[:, index], doubts(history), waiting
+                encoding, kernel, encoded, known[:, index], doubts(results), waiting
             )
         self._seed = seed
         eligible = np.array([r.feasible and not r.is_partial for r in history], dtype=np.bool_)
@@ -666,7 +666,7 @@ class ScreenedAcquisition:
         self._feasibility: Surrogate | None = None
         if kernels.feasibility:
             self._feasibility = Surrogate(
-                kernels.feasibility, encoding.names, encoding.groups, encoded, outcomes(history)
+                kernels.feasibility, encoding.names, encoding.groups, encoded, outcomes(results)
             )
 
     def of(self, candidates: MemberArrays) -> Floats:

@@ -168,6 +168,27 @@ def fitted_results(results: Sequence[Observation], start: int) -> Sequence[Obser
     return [used[index] for index in sorted(chosen)]
 
 
+_TELLING = 400  # results that a surrogate is conditioned on; the cost grows with their cube
+
+
+def telling(results: Sequence[Observation], count: int = _TELLING) -> list[Observation]:
+    """Those that say most about what to try next, in their order; of few results, all. Half are the
+    best, front by front; the others are drawn from the rest, so that no region is forgotten."""
+    if len(results) <= count:
+        return list(results)
+    eligible = [place for place, result in enumerate(results) if result.eligible]
+    values = values_of([results[place] for place in eligible])
+    left, chosen = np.array(eligible, dtype=np.intp), np.zeros(0, dtype=np.intp)
+    while len(left) and len(chosen) < count // 2:
+        is_front = non_dominated(values)
+        chosen = np.append(chosen, left[is_front])
+        left, values = left[~is_front], values[~is_front]
+    chosen = chosen[: count // 2]
+    rest = np.setdiff1d(np.arange(len(results)), chosen)
+    drawn = np.random.default_rng(len(results)).choice(rest, count - len(chosen), replace=False)
+    return [results[place] for place in np.sort(np.append(chosen, drawn))]
+
+
 class KernelCache:
     """Kernels are fitted again when what they were fitted to is not the same any more."""
 
@@ -279,14 +300,15 @@ class Acquisition:
     ) -> None:
         self._encoding = encoding
         measured = [result for result in history if result.measured]
-        values = values_of(measured)
-        seen = encoding.encode([result.params for result in measured])
+        learnt = telling(measured)
+        seen = encoding.encode([result.params for result in learnt])
         waiting = encoding.encode(pending)
         fitted = [
-            self._fitted(kernel, seen, values[:, index], waiting)
-            for index, kernel in enumerate(kernels.objectives)
+            self._fitted(kernel, seen, column, waiting)
+            for kernel, column in zip(kernels.objectives, values_of(learnt).T, strict=True)
         ]
         self._objectives = [objective for objective, _ in fitted]
+        values = values_of(measured)
         samples = _SAMPLES if values.shape[1] <= 2 else _SAMPLES_OF_MANY
         self._normals = spread_normals(values.shape[1], samples, seed)
         eligible = values[[result.eligible for result in measured]]
@@ -294,10 +316,10 @@ class Acquisition:
         front = np.vstack([eligible, expected.reshape(-1, values.shape[1])])
         self._improvement = Improvement(front[non_dominated(front)], eligible.max(axis=0))
         self._feasibility: Surrogate | None = None
-        outcomes = eligibility(history)
-        if (outcomes < 0).any():
-            encoded = encoding.encode([result.params for result in history])
-            self._feasibility = self._surrogate(kernels.feasibility, encoded, outcomes)
+        if (eligibility(history) < 0).any():
+            tried = telling(history)
+            encoded = encoding.encode([result.params for result in tried])
+            self._feasibility = self._surrogate(kernels.feasibility, encoded, eligibility(tried))
 
     def of(self, candidates: Sequence[Mapping[str, Value]]) -> Floats:
         encoded = self._encoding.encode(candidates)
