@@ -306,6 +306,7 @@ def _is_open(model: ModelProto) -> bool:
 
 
 _IMAGE_SIDE, _OTHER_SIDE = 224, 128  # in examples
+_NO_NAMES = ("?", "-1", "*", "none")  # what exporters write for a size that has no name
 
 
 def fix_shapes(file: str, graph: GraphProto, shapes: Mapping[str, Shape] | None = None) -> None:
@@ -314,6 +315,7 @@ def fix_shapes(file: str, graph: GraphProto, shapes: Mapping[str, Shape] | None 
     A size that has a name is the same wherever that name is used, so one input's shape can settle
     another's. Raises UnusableModel where a size stays open, or `shapes` does not fit.
     """
+    _clear_placeholders(graph)
     inputs = real_inputs(graph)
     named_shapes = _named(file, inputs, shapes or {})
     unknown = sorted(set(named_shapes) - {value.name for value in inputs})
@@ -333,6 +335,14 @@ def fix_shapes(file: str, graph: GraphProto, shapes: Mapping[str, Shape] | None 
             raise UnusableModel(file=file, reason=_open_sizes(value))
     for value in graph.output:
         _fill(value, sizes)
+
+
+def _clear_placeholders(graph: GraphProto) -> None:
+    """Two sizes called `?` need not be equal."""
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        for side in value.type.tensor_type.shape.dim:
+            if side.dim_param.strip().lower() in _NO_NAMES:
+                side.ClearField("dim_param")
 
 
 def real_inputs(graph: GraphProto) -> list[ValueInfoProto]:

@@ -101,6 +101,16 @@ def test_one_name_is_one_size(tmp_path: Path, sides, shapes, result):
     assert {one.name: one.shape for one in read(path, shapes).inputs} == result
 
 
+@pytest.mark.parametrize("word", ["?", "-1", "None", " ? "])
+def test_sizes_without_a_name_are_not_the_same(tmp_path: Path, word: str):
+    node = helper.make_node("Relu", ["x"], ["y"])
+    ends = [info("x", [word, 3, word, word])], [info("y", [word, 3, word, word])]
+    path = save(tmp_path / "m.onnx", [node], *ends)
+    found = read(path, {"x": (1, 3, 48, 192)})
+    assert [one.shape for one in (*found.inputs, *found.outputs)] == [(1, 3, 48, 192)] * 2
+    assert "'x' is not fixed" in refusal(path)
+
+
 @pytest.mark.parametrize(
     ("shapes", "reason"),
     [
