@@ -417,8 +417,10 @@ class PrecisionSearch:
         self._grow()
         self._climb()
         self._narrow()
-        points = self._simulated(base, full)
-        return points, self._sensitivities(base)
+        points = self._simulated(self._chosen(base, full), "simulating plans")
+        sensitivities, alone = self._sensitivities()
+        points += self._simulated(self._promising(points, alone), "simulating tensors on all")
+        return self._kept_points(points, {base.digest, full.digest}), sensitivities
 
     def _rank(self) -> None:
         count = min(RANKING_SAMPLES, self.images)
@@ -563,15 +565,36 @@ class PrecisionSearch:
         latency = self._latency_of(wide, narrow)
         return latency is not None and latency.raw_us < (1 - _WORTH) * self._base.raw_us
 
-    def _simulated(self, base: PrecisionPlan, full: PrecisionPlan) -> list[PrecisionPoint]:
+    def _chosen(self, base: PrecisionPlan, full: PrecisionPlan) -> list[PrecisionPlan]:
+        """What the simulator sees: the ends, and some of the front by the errors of tensors."""
         front = _front((c.latency.raw_us, c.error_share, c) for c in self._known())
         middle = [c for c in front if c.plan.digest not in (base.digest, full.digest)]
         limit = self._moderate_us()
         cheap = [c for c in middle if c.latency.raw_us <= limit]
         dear = [c for c in middle if c.latency.raw_us > limit]
         few = _spread(dear, self.points // 3)
-        chosen = [base, full, *(c.plan for c in (*_last(cheap, self.points - len(few)), *few))]
-        simulations = self.lab.simulations(chosen, self.images, "simulating plans")
+        return [base, full, *(c.plan for c in (*_last(cheap, self.points - len(few)), *few))]
+
+    def _promising(
+        self, points: Sequence[PrecisionPoint], alone: Mapping[str, float]
+    ) -> list[PrecisionPlan]:
+        """Plans with one tensor, by their digests, that no point is better than: seen on a few
+        samples, so they are simulated again."""
+        seen = {point.plan.digest for point in points}
+        plans = []
+        for digest, sqnr_db in alone.items():
+            priced = self._found.get(digest)
+            if priced is None or digest in seen or self._is_bound(priced.latency):
+                continue
+            us = self._shown(priced.latency).us
+            if not any(p.latency_us <= us and p.sqnr_db >= sqnr_db for p in points):
+                plans.append(priced.plan)
+        return plans
+
+    def _simulated(self, chosen: Sequence[PrecisionPlan], about: str) -> list[PrecisionPoint]:
+        if not chosen:
+            return []
+        simulations = self.lab.simulations(chosen, self.images, about)
         points = []
         for plan, simulated in zip(chosen, simulations, strict=True):
             latency = self._shown(self._found[plan.digest].latency)
@@ -579,7 +602,7 @@ class PrecisionSearch:
                 values = (plan, latency.us, simulated.sqnr_db, latency.low_us, latency.high_us)
                 more = (simulated.score, simulated.difference, latency.missing_ops)
                 points.append(PrecisionPoint(*values, *more))
-        return self._kept_points(points, {base.digest, full.digest})
+        return points
 
     def _kept_points(
         self, points: Sequence[PrecisionPoint], ends: set[str]
@@ -605,7 +628,8 @@ class PrecisionSearch:
         part = (latency.raw_us - base.raw_us) / (full.raw_us - base.raw_us)
         return replace(plain, us=base.us + part * (full.us - base.us))
 
-    def _sensitivities(self, base: PrecisionPlan) -> list[TensorSensitivity]:
+    def _sensitivities(self) -> tuple[list[TensorSensitivity], dict[str, float]]:
+        """All tensors, and the SQNR of the plans that were simulated for them, by their digests."""
         wide = sorted(self.activations, key=lambda t: -self._errors[t.name])
         narrow = sorted(self.weights, key=lambda t: -self._errors[t.name])
         few = [*wide[: self.simulated_tensors], *narrow[: self.simulated_tensors // 2]]
@@ -626,7 +650,12 @@ class PrecisionSearch:
                     None if seen is None else seen.score,
                 )
             )
-        return rows
+        alone = {
+            plan.digest: seen.sqnr_db
+            for plan, seen in zip(plans.values(), simulations, strict=True)
+            if seen is not None
+        }
+        return rows, alone
 
     def _alone(self, tensor: TunableTensor) -> PrecisionPlan:
         names = frozenset((tensor.name,))
