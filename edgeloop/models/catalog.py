@@ -695,11 +695,14 @@ class Candidates:
         return self._found(arch_id)[0]
 
     def _found(self, arch_id: str) -> tuple[str, Record | None]:
-        """Its name, and its row if it has one."""
+        """Its name, and its row if it has one. Rows of older versions are called as its id."""
         for name in friendly_names(random.Random(arch_id)):
             row = self._models.get(name)
-            if row is None or row.values.get(ARCHITECTURE_ID) == arch_id:
+            if row is not None and row.values.get(ARCHITECTURE_ID) == arch_id:
                 return name, row
+            if row is None:
+                older = self._models.get(arch_id)
+                return (name, None) if older is None else (arch_id, older)
         raise ModelBusy(name=self._experiment, reason="no free friendly name was found")
 
     def results(self, arch_id: str, conditions: str) -> dict[str, float]:

@@ -55,6 +55,18 @@ def test_a_name_follows_from_the_id_and_is_unique_in_the_experiment(
     assert again.results(ID, "chip") == {"latency_ms": 2.0}
 
 
+def test_a_row_of_an_older_version_is_called_as_its_id_and_goes_on(
+    candidates: Candidates, store: Store
+):
+    models = store.models("nets")
+    known = '{"chip": {"latency_ms": 1.5}}'
+    models.insert(ID, {"name": ID, "status": "candidate", "arch": "{}", "results": known})
+    assert candidates.name_of(ID) == ID
+    candidates.note(ID, "{}", "chip", {"params": 7.0})
+    assert candidates.results(ID, "chip") == {"latency_ms": 1.5, "params": 7.0}
+    assert [row.key for row in models.query()] == [ID], "no second row"
+
+
 def test_no_runner_ever_takes_a_candidate(candidates: Candidates, store: Store):
     candidates.note(ID, "{}", "chip", {"latency_ms": 1.0})
     plan = default_plan()
