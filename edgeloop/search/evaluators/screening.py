@@ -1,9 +1,10 @@
 """Values that are known before any training: counts, host latency, the compiler's estimate.
 
-`Screening` builds a model with its initial weights and takes the cheapest values first, so that a
-violated constraint saves the others. A worker process builds the models and runs users' spaces. It
-keeps PyTorch and ONNX Runtime loaded, which takes seconds; whatever a space does to it is an error
-of the candidate and not the end of the search.
+`Screening` takes the cheapest values first, so that a violated constraint saves the others: counts
+come from a network without weights, in milliseconds, and only what is left is exported with its
+initial weights. A worker process builds the models and runs users' spaces. It keeps PyTorch and
+ONNX Runtime loaded, which takes seconds; whatever a space does to it is an error of the candidate
+and not the end of the search.
 """
 
 from __future__ import annotations
@@ -169,17 +170,26 @@ class Screening(PoolEvaluator):
 
     def _screen(self, arch: Architecture) -> Evaluation:
         began = time.monotonic()
-        model = self._builder.build(arch, self._folder / arch.id / UNTRAINED)
         values: dict[str, float] = {}
-        for more in self._steps(model, arch):
+        model = self._folder / arch.id / UNTRAINED
+        for more in self._steps(arch, model):
             values |= {name: value for name, value in more.items() if name in self._depends}
             if broken_constraint(values, self._plan.constraints):
                 break
-        return Evaluation(arch.id, values, {UNTRAINED: model}, time.monotonic() - began)
+        files = {UNTRAINED: model} if model.is_file() else {}
+        return Evaluation(arch.id, values, files, time.monotonic() - began)
 
-    def _steps(self, model: Path, arch: Architecture) -> Iterator[dict[str, float]]:
-        """The values, the cheapest first: the caller stops at a violated constraint."""
-        if not set(COUNTS).isdisjoint(self._depends):
+    def _steps(self, arch: Architecture, model: Path) -> Iterator[dict[str, float]]:
+        """The values, the cheapest first: the caller stops at a violated constraint. The model is
+        exported as late as possible, and not at all for counts."""
+        needs_counts = not set(COUNTS).isdisjoint(self._depends)
+        counts = self._builder.counts(arch) if needs_counts else None
+        if counts is not None:
+            yield counts
+        is_uncounted = needs_counts and counts is None
+        if is_uncounted or "host_latency_ms" in self.gives or self._estimators:
+            self._builder.build(arch, model)
+        if is_uncounted:
             yield _counts(self._graphs.inspect(model))
         if "host_latency_ms" in self.gives:
             plan = self._plan
@@ -336,6 +346,15 @@ class ModelBuilder:
     def warm(self) -> None:
         self._process.warm("screening")
 
+    def counts(self, arch: Architecture) -> dict[str, float] | None:
+        """Parameters, MACs and memory, as the exported file would have them, from a network without
+        weights; None where only an export can tell."""
+        answer, _ = self._process.call(
+            "screening.count", limit_s=self._limit_s, arch=arch.canonical, project=self._project
+        )
+        counts = answer["counts"]
+        return None if counts is None else {name: float(counts[name]) for name in counts}
+
     def build(self, arch: Architecture, target: Path) -> Path:
         """Write the model with its initial weights, the same each time, as an ONNX file."""
         self._process.call(
@@ -388,6 +407,16 @@ def _hello(warm: bool = True) -> Answer:
     return {"torch": torch.__version__, "onnxruntime": onnxruntime.__version__}, ()
 
 
+def _count(arch: str, project: str) -> Answer:
+    from edgeloop.search.nets.counting import NotCountable, count_on_meta
+
+    try:
+        info = count_on_meta(Architecture.from_json(arch), Path(project))
+    except NotCountable:
+        return {"counts": None}, ()
+    return {"counts": _counts(info)}, ()
+
+
 def _build(arch: str, target: str, project: str) -> Answer:
     architecture = Architecture.from_json(arch)
     try:
@@ -424,5 +453,5 @@ def _run(model: str, warm_up: int, repeats: int) -> Answer:
     return {"median_ms": 1000 * statistics.median(times)}, ()
 
 
-CALLS = {"hello": _hello, "build": _build, "run": _run, "proxies": _proxies}
+CALLS = {"hello": _hello, "count": _count, "build": _build, "run": _run, "proxies": _proxies}
 register_calls("screening", __name__, what="Screening")
