@@ -33,7 +33,8 @@ class Evaluation:
     cannot be compiled. Any other error (a lost node, a store that was away) may be retried.
     `files` are worth keeping, by name, for example `model.onnx` and `metrics.json`. A training that
     is `paused_at` so many epochs or steps has the values that it had there. One that `lacks_memory`
-    did not get enough of this machine's: that says little about the model.
+    did not get enough of this machine's, and one that `overran` a time limit of ours was stopped:
+    both say little about the model.
     """
 
     arch_id: str
@@ -44,6 +45,12 @@ class Evaluation:
     is_final: bool = False
     paused_at: int = 0
     lacks_memory: bool = False
+    overran: bool = False
+
+    @property
+    def is_unjudged(self) -> bool:
+        """Whether a limit of this machine ended it: no failure of the candidate is recorded."""
+        return self.lacks_memory or self.overran
 
 
 class Evaluator(ABC):

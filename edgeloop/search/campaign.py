@@ -274,14 +274,16 @@ class Search:
         )
 
         def heard(event: Event) -> None:
-            if event.what != "begun" and event.what != "paused":  # noqa: PLR1714 - for mypy
-                candidate, state = event.candidate, event.what
-                ended.append(
-                    replace(candidate, state=state, values=event.values, reason=event.reason)
-                )
+            if event.what == "begun" or event.what == "paused":  # noqa: PLR1714 - for mypy
+                hear(event)
+                return
+            candidate = event.candidate
+            shutil.rmtree(self.folder / SCREENING / candidate.arch.id, ignore_errors=True)
+            if event.what != "dropped":
+                state, values, reason = event.what, event.values, event.reason
+                ended.append(replace(candidate, state=state, values=values, reason=reason))
                 tables.append(ended[-1])
                 self.hypervolume = tables.curve.latest
-                shutil.rmtree(self.folder / SCREENING / candidate.arch.id, ignore_errors=True)
             hear(event)
 
         listener = SearchListener(heard, self._models.keep, tell)

@@ -28,7 +28,7 @@ from edgeloop.models.catalog import Candidates
 from edgeloop.search.base import Evaluation, Evaluator, broken_constraint, columns_of
 from edgeloop.search.config import TRAINED, SearchConfig
 from edgeloop.search.nets.architecture import Architecture
-from edgeloop.search.pool import HOPELESS, Bank, pool_of
+from edgeloop.search.pool import FAULTS, HOPELESS, Bank, pool_of
 from edgeloop.search.stopping import Ladder
 from edgeloop.search.study import Candidate, End, Study, patiently
 
@@ -40,7 +40,7 @@ class Event:
     """A step of a candidate, for progress output."""
 
     candidate: Candidate
-    what: End | Literal["begun", "paused"]
+    what: End | Literal["begun", "paused", "dropped"]
     values: Mapping[str, float]
     reason: str = ""
 
@@ -101,6 +101,7 @@ class SearchLoop:
         self._failed = 0
         self._failed_where: Counter[str] = Counter()  # in this run
         self._fruitless = 0  # candidates in a row that violated a constraint
+        self._dropped_in_a_row = 0
         self._is_exhausted = False
         self._pool = pool_of(
             config, study, self._evaluators, bank, self._slots, self._listener.tell
@@ -433,7 +434,8 @@ class SearchLoop:
         entry.awaited.discard(index)
         error = evaluation.error or self._missing(evaluator, evaluation)
         if error:
-            self._retry_or_fail(entry, index, error, is_final=evaluation.is_final)
+            is_unjudged = bool(evaluation.error) and evaluation.is_unjudged
+            self._retry_or_fail(entry, index, error, evaluation.is_final, is_unjudged)
             return
         entry.values.update(evaluation.values)
         entry.files.update(evaluation.files)
@@ -453,9 +455,13 @@ class SearchLoop:
             return ""
         return f"it has no {', '.join(sorted(missing))}"
 
-    def _retry_or_fail(self, entry: _OpenCandidate, index: int, error: str, is_final: bool) -> None:
+    def _retry_or_fail(
+        self, entry: _OpenCandidate, index: int, error: str, is_final: bool, is_unjudged: bool
+    ) -> None:
         if not is_final and entry.attempts[index] <= self._config.retries:
             self._send(entry, index)
+        elif is_unjudged:
+            self._drop(entry, error)
         else:
             self._failed_where[self._evaluators[index].label] += 1
             self._end(entry, "failed", error)
@@ -475,11 +481,28 @@ class SearchLoop:
 
     # Ends
 
-    def _end(self, entry: _OpenCandidate, end: End, reason: str = "") -> None:
+    def _drop(self, entry: _OpenCandidate, reason: str) -> None:
+        """Give its budget back: a limit of this machine says nothing about the candidate."""
+        self._close(entry)
+        patiently(lambda: self._study.drop(entry.candidate, reason))
+        self._listener.hear(Event(entry.candidate, "dropped", {}, reason))
+        self._dropped_in_a_row += 1
+        if self._dropped_in_a_row >= FAULTS:
+            raise SearchFailed(
+                reason=f"{FAULTS} candidates in a row could not be evaluated on this machine; the "
+                f"last one: {reason.rstrip('.')}. Fix that and --resume"
+            )
+
+    def _close(self, entry: _OpenCandidate) -> None:
+        """It holds no slot any more, and waits for nothing."""
         self._open.pop(entry.id, None)
         self._paused.pop(entry.id, None)
         for waiting in self._groups.values():
             waiting[:] = [other for other in waiting if other is not entry]
+
+    def _end(self, entry: _OpenCandidate, end: End, reason: str = "") -> None:
+        self._close(entry)
+        self._dropped_in_a_row = 0
         patiently(lambda: self._study.end(entry.candidate, end, entry.values, reason))
         self._ended += 1
         self._failed += end == "failed"

@@ -91,15 +91,24 @@ def test_a_latency_that_leaves_out_steps_is_an_error_of_the_candidate(tmp_path: 
 
 
 def test_nets_that_crash_or_never_end_are_errors_and_the_next_is_screened(make):
-    screening = make(wanted=("params",), limit_s=4.0)
-    bad = {"crash": "SIGABRT", "endless": "did not end within 4 s"}
+    screening = make(wanted=("params",), limit_s=3.0)
+    bad = {"crash": "SIGABRT", "endless": "did not end within 15 s"}
     for what in (*bad, "good"):
         screening.send(net(what))
     answers = collect_all(screening, 3)
     for what, words in bad.items():
         answer = answers[net(what).id]
         assert words in answer.error and answer.is_final
+        assert answer.is_unjudged == (what == "endless")
     assert answers[net().id].values["params"] > 0
+
+
+def test_what_needs_more_time_than_usual_gets_it(make):
+    screening = make(wanted=("params",), limit_s=0.5)
+    screening.warm()
+    screening.send(net("slow"))  # a second
+    answer = collect_all(screening, 1)[net("slow").id]
+    assert not answer.error and answer.values["params"] > 0
 
 
 def test_counts_need_neither_an_export_nor_the_memory_of_the_model(make):

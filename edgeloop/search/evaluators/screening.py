@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from edgeloop._util.isolation import Answer, WorkerProcess, register_calls
+from edgeloop._util.isolation import Answer, WorkerProcess, more_time, register_calls
 from edgeloop.errors import (
     BadInput,
     EdgeloopError,
@@ -27,6 +27,8 @@ from edgeloop.errors import (
     ModelFailed,
     ModelRefused,
     OutOfMemory,
+    TimeLimitReached,
+    WorkerFailed,
 )
 from edgeloop.graph.info import GraphInfo
 from edgeloop.graph.isolated import GraphProcess
@@ -53,13 +55,15 @@ VALUES = (*COUNTS, "host_latency_ms", "chip_latency_ms", "ddr_bytes")
 INTERVAL = ("chip_latency_low_ms", "chip_latency_high_ms", "chip_latency_coverage")
 _UNTRAINED, _AND = "untrained net", "; "
 _CHECK_S = 60.0
+_MORE_TIME = 5.0  # for the second attempt, as a multiple of the limit
 _PROXY_LIMIT_S = 30.0
 
 
 @dataclass(frozen=True)
 class ScreeningPlan:
     """Which values are screened, and how. A model that violates one of the `constraints` is not
-    examined any further, and no step may take longer than `limit_s`.
+    examined any further. A step that takes longer than `limit_s` is stopped and gets five times as
+    long in a second attempt; after that, the model is not judged.
 
     With `devices`, values of the compiler are given for each of these chips, with the chip in their
     names; otherwise for `device` alone, without it. `with_counts` adds counts that are not
@@ -112,9 +116,9 @@ class Screening(PoolEvaluator):
     """The values of a plan, in two warm processes: one that builds the model, one for the compiler.
     None of them depends on the weights, so no training is needed.
 
-    A model that crashes a process, cannot be allocated or takes too long in one step has a final
-    error, and the next one gets a new process. One that needs more memory than a process may have
-    gets another attempt. Models are kept in `folder`, by default a temporary one that `close`
+    A model that crashes a process or cannot be allocated has a final error, and the next one gets a
+    new process. One that needs more memory or time than a process may have gets another attempt,
+    and is then not judged. Models are kept in `folder`, by default a temporary one that `close`
     removes. Results are stored by chip: a search for other chips finds what it can use.
     """
 
@@ -161,12 +165,21 @@ class Screening(PoolEvaluator):
     # One architecture
 
     def _work(self, request: Request) -> Evaluation:
+        # Limits say more about this machine than about the model. One that lacks memory is not
+        # final: a group of evaluators tries again while nothing else runs.
         try:
-            return self._screen(request.arch)
+            return self._patiently_screened(request.arch)
         except MemoryExceeded as error:
-            # Says more about this machine than about the model, so it is not final: a group of
-            # evaluators tries again while nothing else runs.
             return replace(failure(request.arch.id, error, is_final=False), lacks_memory=True)
+        except WorkerFailed as error:  # does not start, or did not get enough of a busy CPU
+            return replace(failure(request.arch.id, error, is_final=False), overran=True)
+
+    def _patiently_screened(self, arch: Architecture) -> Evaluation:
+        try:
+            return self._screen(arch)
+        except TimeLimitReached:
+            with more_time(_MORE_TIME):
+                return self._screen(arch)
 
     def _screen(self, arch: Architecture) -> Evaluation:
         began = time.monotonic()
@@ -328,7 +341,7 @@ def _values_on(device: str, estimator: Estimator, model: Path) -> dict[str, floa
         if not device:
             raise
         reason = error.fields.get("reason", error)
-        raise ModelFailed(reason=f"for {device}: {reason}") from None
+        raise type(error)(reason=f"for {device}: {reason}") from None
     return {on_device(name, device): value for name, value in values.items()}
 
 
