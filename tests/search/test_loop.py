@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 import signal
@@ -283,6 +284,25 @@ def test_several_workers_have_one_more_under_way(yard: Yard):
         under_way += 1 if event.what == "begun" else -1
         most = max(most, under_way)
     assert most == 4
+
+
+@pytest.mark.parametrize(("screening_s", "ahead"), [(0.001, 1), (60.0, 3)])
+def test_the_longer_screening_takes_the_more_candidates_are_ready_for_workers(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch, screening_s: float, ahead: int
+):
+    class Trained(Worked):
+        def collect(self, timeout_s: float) -> list[Evaluation]:
+            return [replace(each, seconds=10.0) for each in super().collect(timeout_s)]
+
+    ticks = (screening_s * number for number in itertools.count())
+    monkeypatch.setattr("edgeloop.search.loop.time.monotonic", lambda: next(ticks))
+    under_way, most = 0, 0
+    chosen = [evaluators()[0], Trained("val_iou", 1, quality_of)]
+    yard.search(toy_config(budget=24, workers=3), chosen)
+    for event in yard.events:
+        under_way += 1 if event.what == "begun" else -1
+        most = max(most, under_way)
+    assert most == 3 + ahead
 
 
 def test_a_store_that_is_away_for_a_while_delays_and_loses_nothing(
