@@ -17,6 +17,8 @@ from edgeloop.search.nets.export import export_onnx
 from edgeloop.search.nets.spaces import build, find_space
 from tests.nets_torch import Residual, conv_norm, mobilenet_v2
 
+pytestmark = pytest.mark.slow
+
 SMALL = {"base_channels": (8, 12), "most_layers": 3}
 SPACES = {
     "hourglass": {**SMALL, "depth": [2, 3, 4]},
