@@ -75,6 +75,9 @@ class Evaluator(ABC):
         for arch, files in several:
             self.send(arch, files)
 
+    def warm(self) -> None:  # noqa: B027
+        """Start now what the first architecture would wait for."""
+
     def pause(self, arch: Architecture, until: int | None) -> None:  # noqa: B027
         """Where the training of this architecture ends when it is sent next: after so many epochs
         or steps, continuing from where it is; at its end with None."""

@@ -288,6 +288,8 @@ class Search:
 
         listener = SearchListener(heard, self._models.keep, tell)
         loop = SearchLoop(self.config, self.study, evaluators, self.table, listener, bank)
+        if self._training is not None and len(ended) < self.config.budget:
+            self._training.warm()
         try:
             candidates = loop.run()
         finally:  # also when it is interrupted or fails

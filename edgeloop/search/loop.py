@@ -3,9 +3,10 @@
 All evaluators of one cost work on a candidate in parallel, so training and measuring overlap; those
 of the next cost wait for them. A candidate that violates a constraint is screened out as soon as
 that is known. A free slot is given to a new candidate at once, and there are more slots than
-workers (`Pace`), so that a worker that gets free finds a screened one. If the configuration asks
-for batches, a whole round is chosen before any of it starts. An evaluator that prefers groups gets
-one when it is full, or when no other candidate can become ready before these have ended.
+workers (`ScreeningPace`), so that a worker that gets free finds a screened one. If the
+configuration asks for batches, a whole round is chosen before any of it starts. An evaluator that
+prefers groups gets one when it is full, or when no other candidate can become ready before these
+have ended.
 
 With early stopping, a training pauses at its rungs. A paused candidate holds no slot. A free slot
 is given first to the paused candidate that should continue; those that never do end as stopped.
@@ -82,7 +83,7 @@ class _OpenCandidate:
 
 
 @dataclass
-class Pace:
+class ScreeningPace:
     """How long candidates of late took until they could be trained, and in training."""
 
     screened_s: deque[float] = field(default_factory=lambda: deque(maxlen=_OF_LATE))
@@ -123,7 +124,7 @@ class SearchLoop:
         self._round: list[_OpenCandidate] = []  # of `_open`, waiting for their round to be whole
         self._groups: dict[int, list[_OpenCandidate]] = {}  # by evaluator, waiting to be sent
         self._ladder: Ladder | None = None
-        self._pace = Pace()
+        self._pace = ScreeningPace()
         self._ended = 0
         self._failed = 0
         self._failed_where: Counter[str] = Counter()  # in this run
