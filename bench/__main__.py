@@ -1,11 +1,12 @@
 """python -m bench NAME…: all of them but `advice`, `architectures`, `endurance`, `latency`,
-`faults`, `layers`, `nas_table`, `precision`, `recovery`, `gate` and `resources` without a name.
+`faults`, `gpu-search`, `layers`, `nas_table`, `precision`, `recovery`, `gate` and `resources`
+without a name.
 
 startup, first, data, csv, memory, scoring, estimate, evaluate, claims, queue, throughput,
 two-runners, stopping, nemesis, protocol, jobs, azureml, verbs, sampler, screen, training,
-asynchronous, laptop, pareto, portal, boards, fleet, fleet-sim, endurance, architectures, resources,
-structure, trace, latency, layers, recovery, gate, advice, precision, early-stopping, many-chips,
-nas_table, faults
+gpu-search, asynchronous, laptop, pareto, portal, boards, fleet, fleet-sim, endurance,
+architectures, resources, structure, trace, latency, layers, recovery, gate, advice, precision,
+early-stopping, many-chips, nas_table, faults
 
 `advice`, `architectures`, `resources`, `structure`, `trace`, `two-runners`, `endurance`,
 `faults`, `fleet-sim`, `latency`, `layers`, `many-chips`, `nas_table`, `precision`, `recovery`,
@@ -42,6 +43,7 @@ BENCHES = {
     "sampler": "samplers",
     "screen": "search_screen",
     "training": "training",
+    "gpu-search": "gpu_search",
     "asynchronous": "asynchronous",
     "early-stopping": "early_stopping",
     "many-chips": "many_chips",
@@ -81,6 +83,7 @@ ON_REQUEST = (
     "endurance",
     "faults",
     "latency",
+    "gpu-search",
     "layers",
     "nas_table",
     "precision",

@@ -1,4 +1,5 @@
-"""From an architecture to its latency on a chip, in warm processes: seconds a candidate.
+"""From an architecture to its latency on a chip, or to its counts, in warm processes: seconds a
+candidate.
 
 The goal is under 1 s for nets as a search for small chips meets them. Beside the wall-clock time
 stands that of the processors, which is the fair figure on a machine that has other things to do.
@@ -37,6 +38,13 @@ def run() -> str:
         archs = [space.sample(seed, (1, 3, side, side), 19) for seed in range(count)]
         rows.append(_row(f"{name}, {side} px", with_chip, archs))
     with_chip.close()
+    # What a search without a value of the compiler waits for: no weights, and no file.
+    counts = Screening(ScreeningPlan(("params", "macs", "memory_bytes")))
+    counts.warm()
+    space = find_space("hourglass", {})
+    archs = [space.sample(seed, (1, 3, 256, 256), 19) for seed in range(12)]
+    rows.append(_row("counts alone, whole space, 256 px", counts, archs))
+    counts.close()
     return markdown(("nets", "parameters", "median s", "worst s", "median CPU s", "goal"), rows)
 
 

@@ -45,6 +45,7 @@
     ├── LocalFileError          a file or folder of this machine
     ├── ModelFailed             a model that the compiler or simulator cannot process
     │   ├── ModelRefused        for a reason in the model itself: trying again changes nothing
+    │   ├── TimeLimitReached    by a time limit of ours: with more time it might work
     │   └── NoSuchPrecision     the chip's compiler refuses its graph in this precision
     ├── TrainingFailed          a model that cannot be trained or exported
     │   ├── TrainingDiverged    its loss is no longer finite
@@ -296,6 +297,10 @@ class ModelFailed(EdgeloopError):
 
 
 class ModelRefused(ModelFailed):
+    """the model cannot be used here: {reason}"""
+
+
+class TimeLimitReached(ModelFailed):
     """the model cannot be used here: {reason}"""
 
 

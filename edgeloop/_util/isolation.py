@@ -27,6 +27,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
@@ -52,6 +53,7 @@ from edgeloop.errors import (
     MissingExtra,
     ModelFailed,
     ModelRefused,
+    TimeLimitReached,
     WorkerFailed,
 )
 
@@ -134,6 +136,7 @@ class WorkerProcess:
     ) -> tuple[dict[str, Any], list[Array]]:
         """The result of a registered call; errors that it raises are raised here."""
         prefix, _, work = name.partition(".")
+        limit_s *= _PATIENCE.get()
         with self._lock:
             if self._is_closed:
                 raise WorkerFailed(reason="it was closed")
@@ -149,7 +152,7 @@ class WorkerProcess:
                 reason = f"{work} did not end within {limit_s:g} s and was stopped"
                 if limit.time.is_unfair:
                     raise WorkerFailed(reason=f"{reason}: this machine is too busy") from None
-                raise ModelFailed(reason=reason) from None
+                raise TimeLimitReached(reason=reason) from None
             except ConnectionLost:
                 if self._is_closed:
                     self._stop()
@@ -383,6 +386,19 @@ def _offset_in_file(array: Any) -> int | None:
         whole = whole.base
     start = array.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
     return None if start < 0 else int(whole.offset) + int(start)
+
+
+_PATIENCE: ContextVar[float] = ContextVar("patience", default=1.0)
+
+
+@contextmanager
+def more_time(times: float) -> Iterator[None]:
+    """Calls of this thread may take so many times as long as they say, whoever makes them."""
+    token = _PATIENCE.set(times * _PATIENCE.get())
+    try:
+        yield
+    finally:
+        _PATIENCE.reset(token)
 
 
 # How much time and memory a worker process may take.

@@ -310,6 +310,10 @@ def _say_event(
     """A line per candidate that has ended, above the bar of the search."""
     if event.what == "begun" or event.what == "paused":  # noqa: PLR1714 - for mypy
         return
+    if event.what == "dropped":
+        name = opened.name_of(event.candidate.arch.id)
+        bar.say(f"          {name}  not evaluated: {event.reason}")
+        return
     seen.append(event.candidate.number)
     words = {
         "complete": "",

@@ -33,7 +33,8 @@ class Evaluation:
     cannot be compiled. Any other error (a lost node, a store that was away) may be retried.
     `files` are worth keeping, by name, for example `model.onnx` and `metrics.json`. A training that
     is `paused_at` so many epochs or steps has the values that it had there. One that `lacks_memory`
-    did not get enough of this machine's: that says little about the model.
+    did not get enough of this machine's, and one that `overran` a time limit of ours was stopped:
+    both say little about the model.
     """
 
     arch_id: str
@@ -44,6 +45,12 @@ class Evaluation:
     is_final: bool = False
     paused_at: int = 0
     lacks_memory: bool = False
+    overran: bool = False
+
+    @property
+    def is_unjudged(self) -> bool:
+        """Whether a limit of this machine ended it: no failure of the candidate is recorded."""
+        return self.lacks_memory or self.overran
 
 
 class Evaluator(ABC):
@@ -67,6 +74,9 @@ class Evaluator(ABC):
         """Accept architectures that belong together."""
         for arch, files in several:
             self.send(arch, files)
+
+    def warm(self) -> None:  # noqa: B027
+        """Start now what the first architecture would wait for."""
 
     def pause(self, arch: Architecture, until: int | None) -> None:  # noqa: B027
         """Where the training of this architecture ends when it is sent next: after so many epochs

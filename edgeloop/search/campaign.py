@@ -38,13 +38,13 @@ from edgeloop.search.config import CHIP, Rungs, SearchConfig, read_config
 from edgeloop.search.evaluators.farm import RemoteBenchmark
 from edgeloop.search.evaluators.jobs import PartialTraining, pinned
 from edgeloop.search.evaluators.local import LocalTraining
-from edgeloop.search.evaluators.screening import Screening, ScreeningPlan, check_devices
+from edgeloop.search.evaluators.screening import COUNTS, Screening, ScreeningPlan, check_devices
 from edgeloop.search.evaluators.threads import EvaluatorGroup
 from edgeloop.search.loop import Event, SearchListener, SearchLoop
 from edgeloop.search.nets.architecture import Architecture
 from edgeloop.search.nets.device import usable_cards
 from edgeloop.search.nets.plan import TrainingPaths, TrainingPlan
-from edgeloop.search.nets.spaces import digest, find_space, source_of
+from edgeloop.search.nets.spaces import BUILT_IN, digest, find_space, source_of
 from edgeloop.search.nets.train import USUAL_AT_ONCE
 from edgeloop.search.pool import Bank, conditions_of
 from edgeloop.search.results import (
@@ -274,18 +274,22 @@ class Search:
         )
 
         def heard(event: Event) -> None:
-            if event.what != "begun" and event.what != "paused":  # noqa: PLR1714 - for mypy
-                candidate, state = event.candidate, event.what
-                ended.append(
-                    replace(candidate, state=state, values=event.values, reason=event.reason)
-                )
+            if event.what == "begun" or event.what == "paused":  # noqa: PLR1714 - for mypy
+                hear(event)
+                return
+            candidate = event.candidate
+            shutil.rmtree(self.folder / SCREENING / candidate.arch.id, ignore_errors=True)
+            if event.what != "dropped":
+                state, values, reason = event.what, event.values, event.reason
+                ended.append(replace(candidate, state=state, values=values, reason=reason))
                 tables.append(ended[-1])
                 self.hypervolume = tables.curve.latest
-                shutil.rmtree(self.folder / SCREENING / candidate.arch.id, ignore_errors=True)
             hear(event)
 
         listener = SearchListener(heard, self._models.keep, tell)
         loop = SearchLoop(self.config, self.study, evaluators, self.table, listener, bank)
+        if self._training is not None and len(ended) < self.config.budget:
+            self._training.warm()
         try:
             candidates = loop.run()
         finally:  # also when it is interrupted or fails
@@ -381,8 +385,12 @@ class Search:
         return Bank.open(self.folder / BANK, conditions, self.study.architecture)
 
     def _screening_group(self, wanted: Sequence[str]) -> Evaluator:
-        """Several at a time where a pool needs many; but latency of this CPU is measured alone."""
-        if self.config.pool == 0 or "host_latency_ms" in wanted:
+        """Several at a time where a pool or several workers need many; but latency of this CPU is
+        measured alone, and counts of a built-in space take one process some milliseconds."""
+        config = self.config
+        is_one_by_one = config.pool == 0 and max(config.workers, config.batch) == 1
+        is_counted = set(wanted) <= set(COUNTS) and config.space in BUILT_IN and not config.proxies
+        if is_one_by_one or is_counted or "host_latency_ms" in wanted:
             return self._screening(wanted)
         count = min(available_cpus(), memory_bytes() // PROCESS_BYTES, MOST_PROCESSES)
         count = max(1, count)

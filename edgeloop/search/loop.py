@@ -2,9 +2,11 @@
 
 All evaluators of one cost work on a candidate in parallel, so training and measuring overlap; those
 of the next cost wait for them. A candidate that violates a constraint is screened out as soon as
-that is known. A free slot is given to a new candidate at once, unless the configuration asks for
-batches: then a whole round is chosen before any of it starts. An evaluator that prefers groups gets
-one when it is full, or when no other candidate can become ready before these have ended.
+that is known. A free slot is given to a new candidate at once, and there are more slots than
+workers (`ScreeningPace`), so that a worker that gets free finds a screened one. If the
+configuration asks for batches, a whole round is chosen before any of it starts. An evaluator that
+prefers groups gets one when it is full, or when no other candidate can become ready before these
+have ended.
 
 With early stopping, a training pauses at its rungs. A paused candidate holds no slot. A free slot
 is given first to the paused candidate that should continue; those that never do end as stopped.
@@ -17,7 +19,9 @@ Start reading in `SearchLoop.run`; `_advance` takes one candidate from cost to c
 
 from __future__ import annotations
 
-from collections import Counter
+import math
+import time
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,11 +32,13 @@ from edgeloop.models.catalog import Candidates
 from edgeloop.search.base import Evaluation, Evaluator, broken_constraint, columns_of
 from edgeloop.search.config import TRAINED, SearchConfig
 from edgeloop.search.nets.architecture import Architecture
-from edgeloop.search.pool import HOPELESS, Bank, pool_of
+from edgeloop.search.pool import FAULTS, HOPELESS, Bank, pool_of
 from edgeloop.search.stopping import Ladder
 from edgeloop.search.study import Candidate, End, Study, patiently
 
 COLLECT_S = 0.2
+_OF_LATE = 8
+_IDLE = 0.1  # of the time that a training takes, workers may wait for screening
 
 
 @dataclass(frozen=True)
@@ -40,7 +46,7 @@ class Event:
     """A step of a candidate, for progress output."""
 
     candidate: Candidate
-    what: End | Literal["begun", "paused"]
+    what: End | Literal["begun", "paused", "dropped"]
     values: Mapping[str, float]
     reason: str = ""
 
@@ -69,10 +75,31 @@ class _OpenCandidate:
     until: int = 0  # where its training ends next, if trainings have rungs
     is_paused: bool = False
     is_promoted: bool = False  # it continues a training instead of starting at the first evaluator
+    started_s: float = 0.0  # monotonic
 
     @property
     def id(self) -> str:
         return self.candidate.arch.id
+
+
+@dataclass
+class ScreeningPace:
+    """How long candidates of late took until they could be trained, and in training."""
+
+    screened_s: deque[float] = field(default_factory=lambda: deque(maxlen=_OF_LATE))
+    trained_s: deque[float] = field(default_factory=lambda: deque(maxlen=_OF_LATE))
+
+    def ahead(self, workers: int) -> int:
+        """How many candidates to have ready beyond those in training, so that a worker that gets
+        free finds one: the more, the longer screening takes. At most one for each worker, since all
+        that are chosen early are chosen with less knowledge."""
+        if not self.screened_s or not self.trained_s:
+            return 1
+        screened_s = sum(self.screened_s) / len(self.screened_s)
+        trained_s = sum(self.trained_s) / len(self.trained_s)
+        # Trainings that begin together end together: all workers then wait in turn.
+        needed = math.ceil(workers * screened_s / max(_IDLE * trained_s, 1e-9))
+        return min(workers, max(1, needed))
 
 
 class SearchLoop:
@@ -97,10 +124,12 @@ class SearchLoop:
         self._round: list[_OpenCandidate] = []  # of `_open`, waiting for their round to be whole
         self._groups: dict[int, list[_OpenCandidate]] = {}  # by evaluator, waiting to be sent
         self._ladder: Ladder | None = None
+        self._pace = ScreeningPace()
         self._ended = 0
         self._failed = 0
         self._failed_where: Counter[str] = Counter()  # in this run
         self._fruitless = 0  # candidates in a row that violated a constraint
+        self._dropped_in_a_row = 0
         self._is_exhausted = False
         self._pool = pool_of(
             config, study, self._evaluators, bank, self._slots, self._listener.tell
@@ -140,10 +169,11 @@ class SearchLoop:
     @property
     def _slots(self) -> int:
         """One worker alone proceeds strictly in turn, so that a seeded search is reproducible. With
-        several, one more candidate is ready while they are all busy."""
+        several, more candidates are ready while they are all busy."""
         workers = self._config.workers
         largest_group = max(evaluator.together for evaluator in self._evaluators)
-        return self._config.batch or max(workers + (workers > 1), largest_group)
+        ahead = self._pace.ahead(workers) if workers > 1 else 0
+        return self._config.batch or max(workers + ahead, largest_group)
 
     @property
     def _is_last(self) -> bool:
@@ -275,6 +305,7 @@ class SearchLoop:
         if entry.candidate.values and self._study.is_current(entry.candidate):
             self._store_screened(entry)
         self._listener.hear(Event(entry.candidate, "begun", {}))
+        entry.started_s = time.monotonic()
         self._advance(entry)
 
     def _store_screened(self, entry: _OpenCandidate) -> None:
@@ -300,6 +331,8 @@ class SearchLoop:
             if not remaining:
                 self._end(entry, "complete")
                 return
+            if entry.cost == 0:
+                self._pace.screened_s.append(time.monotonic() - entry.started_s)
             entry.cost = min(remaining)
             for index, evaluator in enumerate(self._evaluators):
                 if evaluator.cost == entry.cost and not self._recall(entry, evaluator):
@@ -433,8 +466,11 @@ class SearchLoop:
         entry.awaited.discard(index)
         error = evaluation.error or self._missing(evaluator, evaluation)
         if error:
-            self._retry_or_fail(entry, index, error, is_final=evaluation.is_final)
+            is_unjudged = bool(evaluation.error) and evaluation.is_unjudged
+            self._retry_or_fail(entry, index, error, evaluation.is_final, is_unjudged)
             return
+        if evaluator.cost == 1 and evaluation.seconds > 0:
+            self._pace.trained_s.append(evaluation.seconds)
         entry.values.update(evaluation.values)
         entry.files.update(evaluation.files)
         self._listener.keep(entry.candidate.arch, evaluation.files)
@@ -453,9 +489,13 @@ class SearchLoop:
             return ""
         return f"it has no {', '.join(sorted(missing))}"
 
-    def _retry_or_fail(self, entry: _OpenCandidate, index: int, error: str, is_final: bool) -> None:
+    def _retry_or_fail(
+        self, entry: _OpenCandidate, index: int, error: str, is_final: bool, is_unjudged: bool
+    ) -> None:
         if not is_final and entry.attempts[index] <= self._config.retries:
             self._send(entry, index)
+        elif is_unjudged:
+            self._drop(entry, error)
         else:
             self._failed_where[self._evaluators[index].label] += 1
             self._end(entry, "failed", error)
@@ -475,11 +515,28 @@ class SearchLoop:
 
     # Ends
 
-    def _end(self, entry: _OpenCandidate, end: End, reason: str = "") -> None:
+    def _drop(self, entry: _OpenCandidate, reason: str) -> None:
+        """Give its budget back: a limit of this machine says nothing about the candidate."""
+        self._close(entry)
+        patiently(lambda: self._study.drop(entry.candidate, reason))
+        self._listener.hear(Event(entry.candidate, "dropped", {}, reason))
+        self._dropped_in_a_row += 1
+        if self._dropped_in_a_row >= FAULTS:
+            raise SearchFailed(
+                reason=f"{FAULTS} candidates in a row could not be evaluated on this machine; the "
+                f"last one: {reason.rstrip('.')}. Fix that and --resume"
+            )
+
+    def _close(self, entry: _OpenCandidate) -> None:
+        """It holds no slot any more, and waits for nothing."""
         self._open.pop(entry.id, None)
         self._paused.pop(entry.id, None)
         for waiting in self._groups.values():
             waiting[:] = [other for other in waiting if other is not entry]
+
+    def _end(self, entry: _OpenCandidate, end: End, reason: str = "") -> None:
+        self._close(entry)
+        self._dropped_in_a_row = 0
         patiently(lambda: self._study.end(entry.candidate, end, entry.values, reason))
         self._ended += 1
         self._failed += end == "failed"

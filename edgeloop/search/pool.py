@@ -415,7 +415,7 @@ class CandidatePool:
             evaluator.send(entry.member.arch)
             return
         entry.owed.discard(index)
-        if error and evaluation.lacks_memory:
+        if error and evaluation.is_unjudged and (evaluation.is_final or evaluation.lacks_memory):
             self._give_up(entry, error)
         elif error or not entry.owed:
             self._settle(entry, error, is_fault=bool(evaluation.error) and not evaluation.is_final)

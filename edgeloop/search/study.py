@@ -1,8 +1,9 @@
 """The record of a search, an Optuna study: its candidates, and what became of each.
 
 A candidate is proposed and stored as a running trial in one step, with its architecture. It ends as
-complete, screened out, stopped early or failed, and stays that way. A search that was killed finds
-its running trials again and continues with them. A proposal depends only on what has ended or
+complete, screened out, stopped early or failed, and stays that way. One that a limit of this
+machine ended is dropped: it does not count. A search that was killed finds its running trials again
+and continues with them. A proposal depends only on what has ended or
 paused and on the number of proposals, so an interruption changes nothing.
 """
 
@@ -179,13 +180,14 @@ class Study:
 
     def unfinished(self) -> list[Candidate]:
         """What an earlier run left running. A running trial without an architecture was cut off
-        before it was proposed, or was a repeat; it is ended."""
+        before it was proposed, or was a repeat; it is ended, as is one that was being dropped."""
         from optuna.trial import TrialState
 
         for trial in self._trials():
-            if trial.state is TrialState.RUNNING and ARCH not in trial.user_attrs:
-                is_repeat = NOT_COUNTED in trial.user_attrs
-                state = TrialState.PRUNED if is_repeat else TrialState.FAIL
+            is_uncounted = NOT_COUNTED in trial.user_attrs
+            is_cut_off = is_uncounted or ARCH not in trial.user_attrs
+            if trial.state is TrialState.RUNNING and is_cut_off:
+                state = TrialState.PRUNED if is_uncounted else TrialState.FAIL
                 self._study.tell(trial.number, state=state)
         return [item for item in self.candidates() if item.state == "running"]
 
@@ -223,7 +225,7 @@ class Study:
         """The member of the bank to train next, stored with what is `known` of it by its id; None
         if no feasible one is left."""
         candidates = self.candidates()
-        taken = {item.arch.id for item in (*self.earlier(), *candidates)}
+        taken = {item.arch.id for item in (*self.earlier(), *candidates)} | self._dropped()
         history, pending = self._split(candidates)
         left = list(bank)
         while left:
@@ -318,6 +320,24 @@ class Study:
         state = TrialState.FAIL if end == "failed" else TrialState.PRUNED
         self._study.tell(candidate.number, state=state)
 
+    def drop(self, candidate: Candidate, reason: str) -> None:
+        """Store that a limit of this machine ended a candidate: it does not count any more, and is
+        not proposed again. A second call changes nothing."""
+        from optuna.trial import TrialState
+
+        if not self._trials()[candidate.number].state.is_finished():
+            self._running(candidate).set_user_attr(NOT_COUNTED, reason)
+            self._study.tell(candidate.number, state=TrialState.PRUNED)
+
+    def _dropped(self) -> set[str]:
+        """The ids of candidates that this search could not evaluate."""
+        trials = (trial.user_attrs for trial in self._trials())
+        return {
+            Architecture.from_json(about[ARCH]).id
+            for about in trials
+            if ARCH in about and NOT_COUNTED in about
+        }
+
     def _running(self, candidate: Candidate) -> optuna.Trial:
         import optuna
 
@@ -345,7 +365,7 @@ class Study:
     def _ask_proposer(self) -> Candidate | None:
         """Parameters that differ only in spelling build the same architecture and are skipped."""
         candidates = self.candidates()
-        ids = {item.arch.id for item in (*self.earlier(), *candidates)}
+        ids = {item.arch.id for item in (*self.earlier(), *candidates)} | self._dropped()
         number = self._proposals()
         history, pending = self._split(candidates)
         for _ in range(_REPEATS):
@@ -408,7 +428,7 @@ class Study:
         from optuna.trial import TrialState
 
         candidates = self.candidates()
-        known_ids = {item.arch.id for item in (*self.earlier(), *candidates)}
+        known_ids = {item.arch.id for item in (*self.earlier(), *candidates)} | self._dropped()
         self._study.sampler = optuna_sampler(self._config, self._proposals())
         trial = self._study.ask()
         self._asked(trial)
@@ -853,7 +873,7 @@ class EarlierResults:
                         continue
                     del waiting[arch_id]
                     values_by_id.setdefault(arch_id, {}).update(evaluation.values)
-                    if is_fault or evaluation.lacks_memory:
+                    if is_fault or evaluation.is_unjudged:
                         faults[arch_id] = evaluation.error
         return values_by_id, faults
 

@@ -60,6 +60,15 @@ def test_all_share_one_process_that_stays_and_what_is_wrong_with_one_is_its_own(
     assert not processes() - before
 
 
+def test_a_process_that_was_started_early_trains_the_first_candidate(make, processes):
+    before, training = processes(), make(per_card=3)
+    training.warm()
+    (started,) = processes() - before
+    training.send(net())
+    assert collect_all(training, 1)[net().id].values
+    assert processes() - before == {started}
+
+
 def test_one_that_ends_the_process_is_to_blame_and_the_others_continue(make, project):
     """The others had begun long before it came; each has the history of one training."""
     training = make(LONG, per_card=3)

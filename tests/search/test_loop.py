@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 import signal
@@ -199,6 +200,51 @@ def test_trouble_is_tried_again_as_often_as_allowed(yard: Yard):
     assert set(troubled.values()) == {2}
 
 
+class Slow(Worked):
+    """Ends some at a time limit of this machine."""
+
+    def collect(self, timeout_s: float) -> list[Evaluation]:
+        return [
+            replace(each, values={}, error="it did not end within 60 s.", overran=True)
+            if each.error
+            else each
+            for each in super().collect(timeout_s)
+        ]
+
+
+@pytest.mark.parametrize("sampler", ["default", "tpe"])
+def test_what_a_limit_of_this_machine_ends_costs_no_budget_and_is_no_failure(
+    yard: Yard, sampler: str
+):
+    def only_small(arch) -> float:
+        if cost_of(arch) > 20:
+            raise OSError("slow")
+        return cost_of(arch)
+
+    config = toy_config(budget=10, failures=0, retries=2, sampler=sampler)
+    for _ in range(2):  # and again, with what the study says
+        chosen = [Slow("params", 0, only_small, yard.asked.append), evaluators()[1]]
+        candidates = yard.search(config, chosen)
+        assert [item.state for item in candidates] == ["complete"] * 10
+        assert all(cost_of(item.arch) <= 20 for item in candidates)
+    dropped = [event.candidate.arch for event in yard.events if event.what == "dropped"]
+    assert dropped and len({arch.id for arch in dropped}) == len(dropped)
+    asked = Counter(yard.asked)
+    assert all(asked[f"params {arch.id}"] == 3 for arch in dropped)
+    assert [item.place for item in candidates] == list(range(10))
+
+
+def test_a_machine_that_can_evaluate_nothing_ends_the_search_with_the_reason(yard: Yard):
+    def never(arch) -> float:
+        raise OSError("slow")
+
+    chosen = [Slow("params", 0, never), evaluators()[1]]
+    said = "5 candidates in a row could not be evaluated on this machine; the last one: it did not"
+    with pytest.raises(SearchFailed, match=said):
+        yard.search(toy_config(budget=10), chosen)
+    assert len(yard.search(toy_config(budget=10))) == 10
+
+
 def test_another_search_of_the_same_table_reuses_what_is_known(yard: Yard):
     first = yard.search(toy_config(budget=12))
     before = len(yard.asked)
@@ -238,6 +284,25 @@ def test_several_workers_have_one_more_under_way(yard: Yard):
         under_way += 1 if event.what == "begun" else -1
         most = max(most, under_way)
     assert most == 4
+
+
+@pytest.mark.parametrize(("screening_s", "ahead"), [(0.001, 1), (60.0, 3)])
+def test_the_longer_screening_takes_the_more_candidates_are_ready_for_workers(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch, screening_s: float, ahead: int
+):
+    class Trained(Worked):
+        def collect(self, timeout_s: float) -> list[Evaluation]:
+            return [replace(each, seconds=10.0) for each in super().collect(timeout_s)]
+
+    ticks = (screening_s * number for number in itertools.count())
+    monkeypatch.setattr("edgeloop.search.loop.time.monotonic", lambda: next(ticks))
+    under_way, most = 0, 0
+    chosen = [evaluators()[0], Trained("val_iou", 1, quality_of)]
+    yard.search(toy_config(budget=24, workers=3), chosen)
+    for event in yard.events:
+        under_way += 1 if event.what == "begun" else -1
+        most = max(most, under_way)
+    assert most == 3 + ahead
 
 
 def test_a_store_that_is_away_for_a_while_delays_and_loses_nothing(

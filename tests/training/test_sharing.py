@@ -11,7 +11,8 @@ import pytest
 from edgeloop.errors import OutOfMemory
 from edgeloop.search.nets import train as train_module
 from edgeloop.search.nets.device import GpuUsage
-from edgeloop.search.nets.plan import TrainingPaths, TrainingPlan, TrainingResult
+from edgeloop.search.nets.export import ExportProcesses
+from edgeloop.search.nets.plan import MODEL, TrainingPaths, TrainingPlan, TrainingResult
 from edgeloop.search.nets.train import SharedTraining, train
 from tests.training.test_train import same_weights
 
@@ -106,6 +107,28 @@ def test_networks_trained_together_have_the_weights_they_have_alone(faces, cache
     assert results[1].f1 == alone.f1 and results[1].gpu_utilisation is None
     assert same_weights(tmp_path / "2", tmp_path / "alone")
     assert len(device.shared._loaded) == 2  # each set of images once, for all of them
+
+
+def test_a_model_that_another_process_exports_is_the_same_and_one_without_any_is_exported_here(
+    faces, cache, arch, tmp_path, monkeypatch
+):
+    here, exports = train_module.export_onnx, ExportProcesses(1)
+    exported_here = []
+
+    def noted(net, arch, path):
+        exported_here.append(path.parent.name)
+        return here(net, arch, path)
+
+    monkeypatch.setattr(train_module, "export_onnx", noted)
+    plan = replace(PLAN, seed=7)
+    for name, processes in (("here", None), ("elsewhere", exports), ("closed", exports)):
+        if name == "closed":
+            exports.close()
+        device = SharedTraining(PLAN, 1)
+        device.shared.exports = processes
+        device.train(arch, plan, TrainingPaths(faces, tmp_path / name, cache))
+    models = {(tmp_path / name / MODEL).read_bytes() for name in ("here", "elsewhere", "closed")}
+    assert exported_here == ["here", "closed"] and len(models) == 1
 
 
 def test_utilisation_is_the_mean_of_the_samples_of_each_ones_time():

@@ -96,6 +96,11 @@ class SharedTrainers:
         there is no outcome, if there is none."""
         return min(self._cards, key=lambda card: card.load).train(folder, limit_s)
 
+    def warm(self) -> None:
+        """Start the processes before the first candidate is known."""
+        for card in self._cards:
+            card.warm()
+
     def utilisation(self) -> float | None:
         """Of the GPUs while anything was trained, from 0 to 1, if known."""
         shares = [card.utilisation for card in self._cards if card.utilisation is not None]
@@ -148,6 +153,11 @@ class _Card:
                 self._tickets.remove(ticket)
                 self._changed.notify_all()
             return ticket.problem
+
+    def warm(self) -> None:
+        with self._changed:
+            if not self._is_closed:
+                self._started()
 
     def close(self) -> None:
         with self._changed:
@@ -355,6 +365,12 @@ class LocalTraining(PoolEvaluator):
         if cards:
             command = TrainerCommand(paths, plan.device, plan.threads, per_card)
             self._shared = SharedTrainers(cards, command, paths.out)
+
+    def warm(self) -> None:
+        """Processes that share a GPU take seconds to start: as long as it takes to screen the first
+        candidates."""
+        if self._shared is not None:
+            self._shared.warm()
 
     @property
     def gpu_utilisation(self) -> float | None:

@@ -1,9 +1,10 @@
 """Values that are known before any training: counts, host latency, the compiler's estimate.
 
-`Screening` builds a model with its initial weights and takes the cheapest values first, so that a
-violated constraint saves the others. A worker process builds the models and runs users' spaces. It
-keeps PyTorch and ONNX Runtime loaded, which takes seconds; whatever a space does to it is an error
-of the candidate and not the end of the search.
+`Screening` takes the cheapest values first, so that a violated constraint saves the others: counts
+come from a network without weights, in milliseconds, and only what is left is exported with its
+initial weights. A worker process builds the models and runs users' spaces. It keeps PyTorch and
+ONNX Runtime loaded, which takes seconds; whatever a space does to it is an error of the candidate
+and not the end of the search.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from edgeloop._util.isolation import Answer, WorkerProcess, register_calls
+from edgeloop._util.isolation import Answer, WorkerProcess, more_time, register_calls
 from edgeloop.errors import (
     BadInput,
     EdgeloopError,
@@ -26,6 +27,8 @@ from edgeloop.errors import (
     ModelFailed,
     ModelRefused,
     OutOfMemory,
+    TimeLimitReached,
+    WorkerFailed,
 )
 from edgeloop.graph.info import GraphInfo
 from edgeloop.graph.isolated import GraphProcess
@@ -52,13 +55,15 @@ VALUES = (*COUNTS, "host_latency_ms", "chip_latency_ms", "ddr_bytes")
 INTERVAL = ("chip_latency_low_ms", "chip_latency_high_ms", "chip_latency_coverage")
 _UNTRAINED, _AND = "untrained net", "; "
 _CHECK_S = 60.0
+_MORE_TIME = 5.0  # for the second attempt, as a multiple of the limit
 _PROXY_LIMIT_S = 30.0
 
 
 @dataclass(frozen=True)
 class ScreeningPlan:
     """Which values are screened, and how. A model that violates one of the `constraints` is not
-    examined any further, and no step may take longer than `limit_s`.
+    examined any further. A step that takes longer than `limit_s` is stopped and gets five times as
+    long in a second attempt; after that, the model is not judged.
 
     With `devices`, values of the compiler are given for each of these chips, with the chip in their
     names; otherwise for `device` alone, without it. `with_counts` adds counts that are not
@@ -111,9 +116,9 @@ class Screening(PoolEvaluator):
     """The values of a plan, in two warm processes: one that builds the model, one for the compiler.
     None of them depends on the weights, so no training is needed.
 
-    A model that crashes a process, cannot be allocated or takes too long in one step has a final
-    error, and the next one gets a new process. One that needs more memory than a process may have
-    gets another attempt. Models are kept in `folder`, by default a temporary one that `close`
+    A model that crashes a process or cannot be allocated has a final error, and the next one gets a
+    new process. One that needs more memory or time than a process may have gets another attempt,
+    and is then not judged. Models are kept in `folder`, by default a temporary one that `close`
     removes. Results are stored by chip: a search for other chips finds what it can use.
     """
 
@@ -160,26 +165,44 @@ class Screening(PoolEvaluator):
     # One architecture
 
     def _work(self, request: Request) -> Evaluation:
+        # Limits say more about this machine than about the model. One that lacks memory is not
+        # final: a group of evaluators tries again while nothing else runs.
         try:
-            return self._screen(request.arch)
+            return self._patiently_screened(request.arch)
         except MemoryExceeded as error:
-            # Says more about this machine than about the model, so it is not final: a group of
-            # evaluators tries again while nothing else runs.
             return replace(failure(request.arch.id, error, is_final=False), lacks_memory=True)
+        except WorkerFailed as error:  # does not start, or did not get enough of a busy CPU
+            return replace(failure(request.arch.id, error, is_final=False), overran=True)
+
+    def _patiently_screened(self, arch: Architecture) -> Evaluation:
+        try:
+            return self._screen(arch)
+        except TimeLimitReached:
+            with more_time(_MORE_TIME):
+                return self._screen(arch)
 
     def _screen(self, arch: Architecture) -> Evaluation:
         began = time.monotonic()
-        model = self._builder.build(arch, self._folder / arch.id / UNTRAINED)
         values: dict[str, float] = {}
-        for more in self._steps(model, arch):
+        model = self._folder / arch.id / UNTRAINED
+        for more in self._steps(arch, model):
             values |= {name: value for name, value in more.items() if name in self._depends}
             if broken_constraint(values, self._plan.constraints):
                 break
-        return Evaluation(arch.id, values, {UNTRAINED: model}, time.monotonic() - began)
+        files = {UNTRAINED: model} if model.is_file() else {}
+        return Evaluation(arch.id, values, files, time.monotonic() - began)
 
-    def _steps(self, model: Path, arch: Architecture) -> Iterator[dict[str, float]]:
-        """The values, the cheapest first: the caller stops at a violated constraint."""
-        if not set(COUNTS).isdisjoint(self._depends):
+    def _steps(self, arch: Architecture, model: Path) -> Iterator[dict[str, float]]:
+        """The values, the cheapest first: the caller stops at a violated constraint. The model is
+        exported as late as possible, and not at all for counts."""
+        needs_counts = not set(COUNTS).isdisjoint(self._depends)
+        counts = self._builder.counts(arch) if needs_counts else None
+        if counts is not None:
+            yield counts
+        is_uncounted = needs_counts and counts is None
+        if is_uncounted or "host_latency_ms" in self.gives or self._estimators:
+            self._builder.build(arch, model)
+        if is_uncounted:
             yield _counts(self._graphs.inspect(model))
         if "host_latency_ms" in self.gives:
             plan = self._plan
@@ -318,7 +341,7 @@ def _values_on(device: str, estimator: Estimator, model: Path) -> dict[str, floa
         if not device:
             raise
         reason = error.fields.get("reason", error)
-        raise ModelFailed(reason=f"for {device}: {reason}") from None
+        raise type(error)(reason=f"for {device}: {reason}") from None
     return {on_device(name, device): value for name, value in values.items()}
 
 
@@ -335,6 +358,15 @@ class ModelBuilder:
 
     def warm(self) -> None:
         self._process.warm("screening")
+
+    def counts(self, arch: Architecture) -> dict[str, float] | None:
+        """Parameters, MACs and memory, as the exported file would have them, from a network without
+        weights; None where only an export can tell."""
+        answer, _ = self._process.call(
+            "screening.count", limit_s=self._limit_s, arch=arch.canonical, project=self._project
+        )
+        counts = answer["counts"]
+        return None if counts is None else {name: float(counts[name]) for name in counts}
 
     def build(self, arch: Architecture, target: Path) -> Path:
         """Write the model with its initial weights, the same each time, as an ONNX file."""
@@ -388,6 +420,16 @@ def _hello(warm: bool = True) -> Answer:
     return {"torch": torch.__version__, "onnxruntime": onnxruntime.__version__}, ()
 
 
+def _count(arch: str, project: str) -> Answer:
+    from edgeloop.search.nets.counting import NotCountable, count_on_meta
+
+    try:
+        info = count_on_meta(Architecture.from_json(arch), Path(project))
+    except NotCountable:
+        return {"counts": None}, ()
+    return {"counts": _counts(info)}, ()
+
+
 def _build(arch: str, target: str, project: str) -> Answer:
     architecture = Architecture.from_json(arch)
     try:
@@ -424,5 +466,5 @@ def _run(model: str, warm_up: int, repeats: int) -> Answer:
     return {"median_ms": 1000 * statistics.median(times)}, ()
 
 
-CALLS = {"hello": _hello, "build": _build, "run": _run, "proxies": _proxies}
+CALLS = {"hello": _hello, "count": _count, "build": _build, "run": _run, "proxies": _proxies}
 register_calls("screening", __name__, what="Screening")

@@ -26,6 +26,7 @@ from edgeloop.errors import (
     MemoryExceeded,
     ModelFailed,
     StoreUnavailable,
+    TimeLimitReached,
     TrainingFailed,
 )
 from edgeloop.search.base import Evaluation, Evaluator
@@ -53,14 +54,17 @@ class Request:
 
 def failure(arch_id: str, error: Exception | str, is_final: bool | None = None) -> Evaluation:
     """An evaluation with an error, as one sentence. Unless given, `is_final` follows from the
-    error: what is wrong with the candidate itself stays wrong."""
+    error: what is wrong with the candidate itself stays wrong. A time limit is not the candidate's
+    fault, and whoever set it has given it more time before this."""
     if is_final is None:
         is_final = isinstance(error, BadInput | MemoryExceeded | ModelFailed | TrainingFailed)
     text = str(error)
     if not isinstance(error, str | EdgeloopError):
         first_line = text.strip().partition("\n")[0]
         text = f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
-    return Evaluation(arch_id, error=redact(" ".join(text.split())), is_final=is_final)
+    overran = isinstance(error, TimeLimitReached)
+    sentence = redact(" ".join(text.split()))
+    return Evaluation(arch_id, error=sentence, is_final=is_final, overran=overran)
 
 
 def _drained(queue: SimpleQueue[Evaluation], timeout_s: float) -> list[Evaluation]:

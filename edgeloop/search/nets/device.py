@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from edgeloop.search.nets.export import ExportProcesses
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -345,10 +347,12 @@ class ImageSet:
 
 class SharedData:
     """What trainings in one process share: datasets, each loaded once per device, the gate to the
-    GPU, and what is known of its utilisation. `is_alone`: there is only one training."""
+    GPU, what is known of its utilisation, and where models are exported, if not in this process.
+    `is_alone`: there is only one training."""
 
     def __init__(self, is_alone: bool = False) -> None:
         self.is_alone = is_alone
+        self.exports: ExportProcesses | None = None
         self.gate = Gate()
         self.usage = GpuUsage()
         self._loaded: dict[tuple[str, int, str], ImageSet] = {}

@@ -16,13 +16,22 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from edgeloop._util.files import write_atomic
-from edgeloop.errors import LocalFileError, MissingExtra, TrainingFailed
+from edgeloop._util.isolation import Answer, LendingPool, WorkerProcess, register_calls
+from edgeloop.errors import (
+    LocalFileError,
+    MemoryExceeded,
+    MissingExtra,
+    ModelFailed,
+    TrainingFailed,
+    WorkerFailed,
+)
 from edgeloop.search.nets.architecture import Architecture
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto
     from torch import Tensor, nn
 
+_LIMIT_S = 600.0
 _EXPORTING = Lock()  # PyTorch's exporter has process-wide state
 OPSET = 18
 INPUT, OUTPUT = "image", "logits"
@@ -157,3 +166,60 @@ def _write(path: Path, data: bytes) -> None:
         write_atomic(path, data)
     except OSError as error:
         raise LocalFileError(path=path, reason=error.strerror or str(error)) from None
+
+
+# Exports beside trainings that share a process: the exporter keeps Python's lock for seconds, and
+# the threads that train would wait for it with the GPU idle.
+
+
+class ExportProcesses:
+    """Worker processes that export checkpoints; each is started when it is first needed."""
+
+    def __init__(self, count: int) -> None:
+        self._processes = LendingPool(WorkerProcess() for _ in range(count))
+
+    def export(
+        self, arch: Architecture, seed: int, checkpoint: Path, path: Path, project: Path
+    ) -> bool:
+        """Whether it is done. What a process cannot do here may still be done by the caller; what
+        is wrong with the model itself is raised."""
+        with self._processes.borrow() as process:
+            try:
+                process.call(
+                    "export.checkpoint",
+                    limit_s=_LIMIT_S,
+                    arch=arch.canonical,
+                    seed=seed,
+                    checkpoint=str(checkpoint.resolve()),
+                    path=str(path.resolve()),
+                    project=str(project.resolve()),
+                )
+            except (ModelFailed, MemoryExceeded, WorkerFailed):
+                return False
+        return True
+
+    def close(self) -> None:
+        for process in self._processes.items:
+            process.close()
+
+
+def _hello(warm: bool = False) -> Answer:
+    import torch
+
+    torch.set_num_threads(1)
+    return {"torch": torch.__version__}, ()
+
+
+def _checkpoint(arch: str, seed: int, checkpoint: str, path: str, project: str) -> Answer:
+    from edgeloop.search.nets.plan import load_weights
+    from edgeloop.search.nets.spaces import build
+
+    architecture = Architecture.from_json(arch)
+    net = build(architecture, seed, Path(project))
+    load_weights(net, architecture, Path(checkpoint))
+    export_onnx(net, architecture, Path(path))
+    return {}, ()
+
+
+CALLS = {"hello": _hello, "checkpoint": _checkpoint}
+register_calls("export", __name__, what="Exporting models", extra="train")

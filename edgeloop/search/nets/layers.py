@@ -186,7 +186,8 @@ def _stretched(x: Tensor, factor: int) -> Tensor:
 
 def _resized(x: Tensor, factor: int, mode: str, align_corners: bool | None) -> Tensor:
     """In the type that comes: mixed precision would make floats of it first, twice the bytes."""
-    with torch.autocast(x.device.type, enabled=False):
+    device = "cpu" if x.is_meta else x.device.type  # autocast knows no meta device
+    with torch.autocast(device, enabled=False):
         return functional.interpolate(
             x, scale_factor=float(factor), mode=mode, align_corners=align_corners
         )

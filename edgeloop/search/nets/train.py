@@ -38,9 +38,10 @@ from edgeloop.search.nets.device import (
     plain,
     tuned,
 )
-from edgeloop.search.nets.export import check_exporter, export_onnx
+from edgeloop.search.nets.export import ExportProcesses, check_exporter, export_onnx
 from edgeloop.search.nets.plan import (
     ARCH,
+    CHECKPOINT,
     MODEL,
     Epoch,
     Folder,
@@ -104,6 +105,7 @@ def train(
                 machine=machine,
                 folder=folder,
                 shared=shared,
+                project=paths.project,
             )
             return training.go(progress, utilisation)
 
@@ -145,6 +147,7 @@ class _Training:
         machine: Machine,
         folder: Folder,
         shared: SharedData,
+        project: Path | None = None,
     ) -> None:
         from edgeloop.search.nets.engine import Engine
 
@@ -152,6 +155,7 @@ class _Training:
         self._may_compile = plan.compile is None and shared.is_alone
         self._arch, self._task, self._plan = arch, data.task, plan
         self._machine, self._folder, self._gate = machine, folder, shared.gate
+        self._exports, self._project = shared.exports, project
         self._images: ImageSet = shared.load(data.training, plan.images, machine)
         self._validation = shared.load(data.validation, plan.validation_images, machine)
         self._batch = min(machine.batch, len(self._images))
@@ -303,10 +307,20 @@ class _Training:
 
             net = without_fake_quantization(net)
         with self._gate.outside():
-            export_onnx(net, self._arch, self._folder.path / MODEL)
+            if not self._is_exported():
+                export_onnx(net, self._arch, self._folder.path / MODEL)
         result = self._result(state, best, last, sum(p.numel() for p in net.parameters()))
         self._folder.write_result(result)
         return result
+
+    def _is_exported(self) -> bool:
+        """From the checkpoint of its end, by another process, where there are such processes."""
+        if self._exports is None or self._plan.qat_from is not None:
+            return False
+        folder, project = self._folder.path, self._project or Path.cwd()
+        return self._exports.export(
+            self._arch, self._plan.seed, folder / CHECKPOINT, folder / MODEL, project
+        )
 
     def _result(self, state: State, best: Epoch, last: Epoch, parameters: int) -> TrainingResult:
         used = self._utilisation()
@@ -550,6 +564,7 @@ def _outcome(done: Future[Outcome], candidate: TrainingItem) -> Outcome:
 USUAL_AT_ONCE = 4  # more gained nothing on a GPU that these kept busy
 MOST_AT_ONCE = 8
 _MARGIN = 1.25  # of the memory that a training needed so far
+_EXPORTS = 4  # at a time, beside trainings on a GPU
 _IS_IDLE = 0.8  # utilisation below which more trainings are worth a try
 _LOOK_S = 1.0
 _GOOD_ENDS = 2  # trainings per place that must end well before the number is raised again
@@ -597,7 +612,11 @@ class SharedTraining:
     def opened(self) -> Iterator[SharedTraining]:
         """With the settings of PyTorch that all trainings want, so that none of them restores
         others while the rest still runs."""
-        with tuned(self._machine, self._threads):
+        with tuned(self._machine, self._threads), contextlib.ExitStack() as closing:
+            if self._machine.is_gpu:
+                count = max(1, min(_EXPORTS, available_cpus() - 1))
+                self.shared.exports = ExportProcesses(count)
+                closing.callback(self.shared.exports.close)
             yield self
 
     def train(
