@@ -1,6 +1,6 @@
-"""Makes what the notebook and `portal --demo` show when there is no store: a real search on one
-machine, all its nets measured, those of the front trained in full; then jobs, and a small fleet in
-the middle of its work. About a quarter of an hour on two idle cores.
+"""Makes what the notebook and `portal --demo` show when there is no store: the search of
+`make demo`, all its models tested, those of the front trained further; then jobs, and a small fleet
+in the middle of its work. About a quarter of an hour on two idle cores.
 
     python scripts/make_demo_store.py FOLDER [CHANGE…]
 
@@ -43,13 +43,11 @@ from edgeloop.view.measures import objective
 
 PROJECT = Path(__file__).parents[1]
 CHIP = "htp:qcs8550"
-FACES = "data/working/faces64"
-SIZES = ("--calibration-images", "64", "--quick-images", "100", "--thorough-images", "200")
+FACES = "data/working/faces"
+SEARCHED = "searches/demo"
+SIZES = ("--calibration-images", "16", "--quick-images", "12", "--thorough-images", "24")
 EXAMPLES = ("examples_f1_onnx.png", "examples_f1_onnx.jpg", "examples_f1_1k.png")
-SEARCH = (
-    *("search.budget=24", "search.iteration=6", "search.publish=none"),
-    *("objectives.val_iou.train.steps=150", f"experiment={CHIP_EXPERIMENT}"),
-)
+SEARCH = ("search.iteration=6", "search.publish=none", f"experiment={CHIP_EXPERIMENT}")
 SEARCH_FILES = ("search.yaml", "candidates.csv", "hypervolume.csv", "curves.csv", "reference.json")
 JOBS = {
     "faces-lr-3e-2": "lr=3e-2",
@@ -57,7 +55,7 @@ JOBS = {
     "faces-lr-3e-3": "lr=3e-3",
     "faces-typo": "lr=fast",
 }
-EPOCHS = "12"
+EPOCHS = "8"
 LIMIT_S = 600.0
 
 
@@ -76,19 +74,25 @@ def make(folder: Path, changes: Sequence[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     # The name of the machine is private.
     (folder / "edgeloop.yaml").write_text("node: laptop\n")
-    shutil.copyfile(PROJECT / "examples/search/laptop.yaml", folder / "laptop.yaml")
-    edgeloop(folder, "data", "faces", FACES, "--count", "700", "--size", "64", "--seed", "7")
-    edgeloop(folder, "search", "laptop.yaml", *SEARCH, *changes, "--resume")
-    for net in sorted((folder / "searches/laptop/nets").glob("id_*.onnx")):
+    shutil.copyfile(PROJECT / "examples/search/demo.yaml", folder / "demo.yaml")
+    edgeloop(folder, "data", "faces", FACES, "--count", "200", "--size", "256", "--seed", "7")
+    edgeloop(folder, "search", "demo.yaml", *SEARCH, *changes, "--resume")
+    for net in sorted((folder / SEARCHED / "nets").glob("id_*.onnx")):
         # Under its candidate's name: the row keeps what the search found out.
         name = candidate_name(folder, net.stem)
         edgeloop(folder, "upload", str(net), "--name", name, "--experiment", CHIP_EXPERIMENT)
     measure(folder, CHIP, CHIP_EXPERIMENT, "--layers")  # measurements have them anyway
-    full = ("--epochs", "12", "--no-publish", "--experiment", CHIP_EXPERIMENT)
-    edgeloop(folder, "search", "train", "laptop", *full)
-    for net in sorted((folder / "searches/laptop/full").glob("id_*.onnx")):
-        edgeloop(folder, "upload", str(net), "--name", net.stem, "--experiment", HOST_EXPERIMENT)
+    full = ("--epochs", "4", "--batch", "2", "--no-publish", "--experiment", CHIP_EXPERIMENT)
+    edgeloop(folder, "search", "train", "demo", *full)
+    for net, name in fully_trained(folder):
+        edgeloop(folder, "upload", str(net), "--name", name, "--experiment", HOST_EXPERIMENT)
     measure(folder, "host", HOST_EXPERIMENT)
+
+
+def fully_trained(folder: Path) -> Iterator[tuple[Path, str]]:
+    """The models of the front and what they are called."""
+    for net in sorted((folder / SEARCHED / "full").glob("id_*.onnx")):
+        yield net, f"{candidate_name(folder, net.stem)}.full"
 
 
 def candidate_name(folder: Path, arch_id: str) -> str:
@@ -104,6 +108,7 @@ def make_jobs(folder: Path) -> None:
     """Three trainings that differ in a parameter, and one that fails."""
     for file in ("train.py", "train.yaml"):
         shutil.copyfile(PROJECT / "examples/jobs" / file, folder / file)
+    edgeloop(folder, "data", "faces", f"{FACES}64", "--count", "700", "--size", "64", "--seed", "7")
     for name, change in JOBS.items():
         if not (folder / "runs" / name).is_dir():
             words = ("train.yaml", f"epochs={EPOCHS}", change, "--experiment", CHIP_EXPERIMENT)
@@ -122,8 +127,8 @@ def record_farm(project: Path) -> Recording:
         shutil.copytree(project / name, folder / name)
     shutil.copyfile(project / "edgeloop.yaml", folder / "edgeloop.yaml")
     known = rows_of(folder, CHIP_EXPERIMENT)
-    for net in sorted((project / "searches/laptop/full").glob("id_*.onnx")):
-        edgeloop(folder, "upload", str(net), "--experiment", CHIP_EXPERIMENT)
+    for net, name in fully_trained(project):
+        edgeloop(folder, "upload", str(net), "--name", name, "--experiment", CHIP_EXPERIMENT)
     return watched_fleet(folder, known)
 
 
@@ -226,9 +231,9 @@ def packed(folder: Path) -> bytes:
 
 def packed_farm(folder: Path, recording: Recording) -> bytes:
     project = {
-        f"searches/laptop/{name}": (folder / "searches/laptop" / name).read_bytes()
+        f"{SEARCHED}/{name}": (folder / SEARCHED / name).read_bytes()
         for name in SEARCH_FILES
-        if (folder / "searches/laptop" / name).is_file()
+        if (folder / SEARCHED / name).is_file()
     }
     for name in JOBS:
         for file in ("job.json", "state.json"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,6 +54,13 @@ def selection_options(command: Command) -> Command:
             metavar="COLUMN[:min|max]",
             help="Another objective; repeatable.",
         ),
+        click.option(
+            "--apart",
+            type=click.FloatRange(0, max=100, max_open=True),
+            default=0.0,
+            metavar="PERCENT",
+            help="Of models that differ by less in --x, only the best joins the front.",
+        ),
         click.option("--y-goal", type=GOAL, help="Goal of --y  [default: known per column]"),
         click.option("--x-goal", type=GOAL, help="Goal of --x  [default: known per column]"),
         click.option(
@@ -85,6 +93,7 @@ def pareto(
     search: str | None,
     device: str | None,
     more: tuple[str, ...],
+    apart: float,
     y_goal: str | None,
     x_goal: str | None,
     y: str | None,
@@ -105,12 +114,12 @@ def pareto(
     """
     from edgeloop.view.front import ALL_DEVICES, device_note, one_device, pareto_of
 
-    objectives = _objectives(x, x_goal, y, y_goal, more)
+    objectives = _objectives(x, x_goal, y, y_goal, more, apart)
     _check_endings(outputs)
     store, experiment, members, _ = _of_search(search, store, experiment)
     with opened(store, experiment, demo) as workspace:
         rows = _rows(workspace, names, tag, objectives, members)
-    objectives = _objectives(x, x_goal, y, y_goal, more, rows)
+    objectives = _objectives(x, x_goal, y, y_goal, more, apart, rows)
     whole = pareto_of(rows, objectives)
     pareto, chosen = one_device(whole, device or "")
     note = device_note(whole, chosen)
@@ -155,6 +164,7 @@ def report(
     search: str | None,
     device: str | None,
     more: tuple[str, ...],
+    apart: float,
     y_goal: str | None,
     x_goal: str | None,
     y: str | None,
@@ -181,13 +191,13 @@ def report(
     from edgeloop.view.front import ALL_DEVICES, one_device, pareto_of
     from edgeloop.view.report import ReportData, Source, read_evidence, render
 
-    objectives = _objectives(x, x_goal, y, y_goal, more)
+    objectives = _objectives(x, x_goal, y, y_goal, more, apart)
     store, experiment, members, seen = _of_search(search, store, experiment)
     with opened(store, experiment, demo) as workspace, step_bar("report, models") as bar:
         rows = _rows(workspace, names, tag, objectives, members)
         if device and device != ALL_DEVICES:
             rows = [row for row in rows if ran_on(row, device)]
-        objectives = _objectives(x, x_goal, y, y_goal, more, rows)
+        objectives = _objectives(x, x_goal, y, y_goal, more, apart, rows)
         pareto, device = one_device(pareto_of(rows, objectives), device or "")
         content = ReportData(
             rows=rows,
@@ -230,12 +240,16 @@ def _objectives(
     y: str | None,
     y_goal: str | None,
     more: Sequence[str],
+    apart: float,
     rows: Sequence[Values] = (),
 ) -> list[ColumnObjective]:
     from edgeloop.view.measures import objective, quality_column
 
+    if apart and more:
+        raise click.UsageError("--apart needs a front of two objectives: leave out --objective.")
+    first = replace(objective(x, x_goal), apart=apart / 100)
     y = y or quality_column(rows)
-    return [objective(x, x_goal), objective(y, y_goal), *(objective(text) for text in more)]
+    return [first, objective(y, y_goal), *(objective(text) for text in more)]
 
 
 def _rows(

@@ -54,7 +54,26 @@ class Pareto:
 
     @cached_property
     def is_front(self) -> list[bool]:
-        return [bool(is_best) for is_best in non_dominated(self._minimised)]
+        best = [bool(is_best) for is_best in non_dominated(self._minimised)]
+        for place, item in enumerate(self.objectives):
+            if item.apart:
+                best = self._told_apart(best, place, item.apart)
+        return best
+
+    def _told_apart(self, best: Sequence[bool], place: int, apart: float) -> list[bool]:
+        """Of those on the front whose values in this objective differ by less, only the one that is
+        best in the others. It begins there: with two objectives, that is the worst in this one."""
+        if len(self.objectives) != 2:
+            raise BadInput(reason="models are told apart on a front of two objectives only")
+        size = np.abs(self.values[:, place])
+        is_min = self.objectives[place].goal == "min"
+        front = [index for index in np.argsort(-size if is_min else size) if best[index]]
+        kept: list[int] = []
+        for index in front:
+            low, high = sorted((size[index], size[kept[-1]])) if kept else (0.0, 1.0)
+            if high > low * (1 + apart):
+                kept.append(int(index))
+        return [index in kept for index in range(len(best))]
 
     @cached_property
     def front(self) -> list[Row]:

@@ -52,11 +52,13 @@ def quality_column(rows: Iterable[Row]) -> str:
 
 @dataclass(frozen=True)
 class ColumnObjective:
-    """A column, and whether less or more of it is better."""
+    """A column, and whether less or more of it is better. Values that differ by less than the share
+    `apart` cannot be told apart."""
 
     column: str
     goal: Goal
     metric: str | ScoreMeaning = "f1"
+    apart: float = 0.0
 
     @property
     def measure(self) -> Column:

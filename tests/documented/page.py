@@ -2,7 +2,7 @@
 
 Remarks are HTML comments right above a block, which readers do not see:
 
-    <!-- setup: cp "$DEMO_MODELS"/unet-w24.onnx net.onnx -->  run before the block; repeatable
+    <!-- setup: cp "$DEMO_MODELS"/unet-large.onnx net.onnx -->  run before the block; repeatable
     <!-- setup: scene NAME -->                                a function of scenes.py; those for
                                                               Azure ML get an emulated workspace
     <!-- not run: needs a board -->                           the commands are parsed, not run

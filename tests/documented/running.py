@@ -22,8 +22,9 @@ from unittest import mock
 from edgeloop.cli import main
 from edgeloop.models.upload import OnnxFile, Uploader, friendly_names
 from edgeloop.store import Record
+from edgeloop.view.demo import demo_model
 from tests.documented.page import ROOT, Shown
-from tests.documented.scenes import AZURE_SCENES, DEMO_MODELS, SCENES
+from tests.documented.scenes import AZURE_SCENES, SCENES
 
 if TYPE_CHECKING:
     from tests.peers.azureml import AzureML
@@ -70,7 +71,7 @@ class Project:
         (self.folder / "examples").symlink_to(ROOT / "examples")
         keep = {"EDGELOOP_STATE": str(home / "state"), "EDGELOOP_CACHE": str(home / "cache")}
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        keep["DEMO_MODELS"] = str(DEMO_MODELS)
+        keep["DEMO_MODELS"] = str(demo_model("unet-large").parent)
         look = {"TERM": "dumb", "COLUMNS": str(COLUMNS), "NO_COLOR": "1"}
         self.environ = {**os.environ, **keep, **look, "PATH": path, "HOME": str(home)}
         for name in _WORKSPACE:  # a page names its workspace in `.azureml/config.json`

@@ -19,6 +19,7 @@ from tests.portal.farm import fill
 from tests.portal.serving import Site, portal_here
 
 START_S, STOP_S = 60.0, 20.0
+SEARCH_LINKS = "main a[href^='/searches/']"
 
 
 @pytest.fixture(scope="module")

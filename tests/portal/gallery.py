@@ -28,7 +28,7 @@ from edgeloop.settings import Settings
 from edgeloop.workspace import Workspace
 from tests.networks import public_outline, some_times
 from tests.peers.browser import Browser, Scheme, Tab
-from tests.portal.browsing import make_project, portal_of
+from tests.portal.browsing import SEARCH_LINKS, make_project, portal_of
 from tests.portal.farm import SHOWN, fill, write_jobs
 from tests.portal.serving import Site, run_here
 from tests.search.seen import write_seen
@@ -109,7 +109,7 @@ STORES = {
             **COMMON,
             "model": "",
             "compare": "",
-            "search": "/searches/laptop",
+            "search": "",
             "job": "/jobs/faces-lr-1e-2",
             "curves": "/curves?name=faces-lr-3e-2&name=faces-lr-1e-2&name=faces-lr-3e-3",
         },
@@ -214,9 +214,12 @@ def _opened(browser: Browser, site: Site, store: str, page: str) -> Iterator[Tab
 
 
 def _address(browser: Browser, site: Site, store: str, page: str) -> str:
-    """The models of the demo have names of their own: its page and comparison are of the first."""
+    """The models and the search of the demo have names of their own: pages are of the first."""
     if path := STORES[store].pages[page]:
         return site.at(path)
+    if page == "search":
+        with browser.tab(site.at("/searches")) as tab:
+            return site.at(str(tab.page.locator(SEARCH_LINKS).first.get_attribute("href")))
     with browser.tab(site.at("/?status=complete&sort=f1_1k&descending=1")) as tab:
         rows = tab.page.locator("#rows tr").all()[:3]
         names = [str(row.get_attribute("data-name")) for row in rows]

@@ -15,7 +15,7 @@ from edgeloop.view.front import pareto_of
 from edgeloop.view.measures import objective
 from tests.peers.browser import Browser
 from tests.portal.audit import GROUNDS
-from tests.portal.browsing import browser, portal_of, site
+from tests.portal.browsing import SEARCH_LINKS, browser, portal_of, site
 from tests.portal.farm import NASTY, SHOWN, files
 from tests.portal.pictures import examples
 from tests.portal.serving import Site
@@ -236,7 +236,7 @@ def test_the_demo_shows_every_page(browser: Browser, demo: Site, path: str) -> N
 def test_the_demo_has_a_search_jobs_and_devices_at_work(browser: Browser, demo: Site) -> None:
     with browser.tab(demo.at("/searches")) as tab:
         page = tab.page
-        page.get_by_role("link", name="laptop").click()
+        page.locator(SEARCH_LINKS).first.click()
         for part in ("scatter", "curve", "importance", "parallel", "learning"):
             expect(page.locator(f"#{part}")).to_be_visible()
         page.goto(demo.at("/jobs"))

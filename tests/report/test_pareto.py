@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -38,6 +39,20 @@ def test_a_goal_that_is_given_wins():
 def test_equal_models_stay_together_in_the_order_of_their_names():
     rows = [row("b", 0.01, 0.8), row("a", 0.01, 0.8), row("c", 0.01, 0.7)]
     assert names(pareto_of(rows, TWO).front) == ["a", "b"]
+
+
+def test_of_models_that_are_not_told_apart_the_best_joins_the_front():
+    rows = [row("a", 1.0, 0.5), row("b", 1.05, 0.6), row("c", 1.1, 0.7), row("d", 1.18, 0.71)]
+    first, second = TWO
+    apart = (replace(first, apart=0.08), second)
+    assert names(pareto_of(rows, TWO).front) == ["a", "b", "c", "d"]
+    assert names(pareto_of(rows, apart).front) == ["b", "d"], "d is 12 % slower than b, 7 % than c"
+    assert names(pareto_of(rows[:1], apart).front) == ["a"]
+    turned = (replace(objective("sqnr_db"), apart=0.5), second)
+    noises = [{"name": n, "sqnr_db": s, "f1_1k": f} for n, s, f in (("x", 30, 0.5), ("y", 25, 0.6))]
+    assert names(pareto_of(noises, turned).front) == ["y"]
+    with pytest.raises(BadInput, match="two objectives only"):
+        pareto_of(rows, (*apart, objective("params:min"))).is_front  # noqa: B018
 
 
 @pytest.mark.parametrize("nothing", [None, "", "n/a", math.nan, math.inf, True, "two"])
