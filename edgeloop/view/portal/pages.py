@@ -46,7 +46,7 @@ from edgeloop.view.portal.shapes import (
 from edgeloop.view.portal.views.devices import devices_view
 from edgeloop.view.portal.views.examples import examples_view
 from edgeloop.view.portal.views.jobs import job_view, jobs_view, overlay_view
-from edgeloop.view.portal.views.model import model_view
+from edgeloop.view.portal.views.model import box_view, model_view
 from edgeloop.view.portal.views.pareto import compare_view, pareto_view
 from edgeloop.view.portal.views.searches import (
     PARAMETER,
@@ -269,6 +269,13 @@ def _add_model(routes: APIRouter, portal: Portal, templates: Templates) -> None:
             examples=examples_view(portal, _experiment(request), name),
             change_token=change_token(request) if view.frame.allow_changes else "",
         )
+
+    @routes.get("/parts/network/{name:path}")
+    def box(request: Request, name: str, box: str = "") -> HTMLResponse:
+        """What is behind one box of a model's graph, for the panel beside it."""
+        number = int(box) if re.fullmatch("[0-9]{1,4}", box) else -1
+        view = box_view(portal, _experiment(request), name, number)
+        return HTMLResponse(templates.part(request, "model_layers", view=view))
 
 
 def _add_pareto(routes: APIRouter, portal: Portal, templates: Templates) -> None:
