@@ -28,7 +28,7 @@ from edgeloop.errors import NotFound
 from edgeloop.models.columns import AGREEMENT_COLUMNS, LATENCY, RECOVERY_HEADINGS
 from edgeloop.view.drawing import FONT_FILES, FONTS
 from edgeloop.view.measures import measure_of
-from edgeloop.view.portal.auth import change_token
+from edgeloop.view.portal.auth import MOST_UPLOAD, UPLOADS, change_token
 from edgeloop.view.portal.shapes import (
     PAGE_SIZES,
     Axis,
@@ -220,6 +220,8 @@ def _add_table(routes: APIRouter, portal: Portal, templates: Templates) -> None:
         rows = [row for _, row in templates.rows(request, view)]
         shown = escape("").join(rows)
         values = table_values(view) | {"tab": "/", "rows": shown}
+        token = change_token(request) if view.frame.allow_changes else ""
+        values |= {"change_token": token, "uploads": UPLOADS, "most_upload": MOST_UPLOAD}
         elsewhere = {} if view.total else portal.elsewhere(_experiment(request))
         return templates.page(request, "table", elsewhere=elsewhere, **values)
 

@@ -128,6 +128,7 @@ IDLE_S = 600.0
 FIRST_LOOK_S = 20.0
 EXPERIMENTS_S = 5.0
 CACHED = 24
+MOST_UPLOADS = 4  # at once
 EXAMPLES = 8  # models whose examples are kept decoded, about a megabyte each
 
 Result = TypeVar("Result")
@@ -199,6 +200,8 @@ class Portal:
         self.jobs: JobsMonitor = JobsMonitor(workspace)
         self.usage: UsageReader = UsageReader(workspace.store)
         self.runners = RunnersReader(workspace.store)
+        self.uploading = threading.BoundedSemaphore(MOST_UPLOADS)
+        self.checking = threading.Lock()
         self.closing = threading.Event()
         self._opened: dict[str, _Opened] = {}
         self._guard = threading.Lock()
