@@ -52,6 +52,7 @@ from edgeloop.view.portal.shapes import (
     Work,
 )
 from edgeloop.view.portal.state import Portal, frame_of, row_of
+from edgeloop.view.portal.views.dataset import thumbnail
 from edgeloop.view.portal.views.devices import busy_of, days_of, devices_view, queue_view
 from edgeloop.view.portal.views.examples import ExamplesView, example_image, examples_view
 from edgeloop.view.portal.views.jobs import job_files, job_log, job_view, jobs_view
@@ -192,6 +193,23 @@ def add_examples(routes: APIRouter, portal: Portal) -> None:
         content, current = example_image(portal, experiment, name, number, column)
         caching = "private, max-age=31536000, immutable" if version == current else "no-store"
         return Response(content, 200, {"cache-control": caching}, "image/png")
+
+
+JPEG: dict[int | str, dict[str, Any]] = {200: {"content": {"image/jpeg": {}}}}
+
+
+def add_dataset(routes: APIRouter, portal: Portal) -> None:
+    @routes.get("/dataset/images/{number}.jpg", response_class=Response, responses=JPEG)
+    def image(
+        number: Annotated[Whole, Path(ge=0, le=10**9)],
+        experiment: Annotated[str | None, Query(max_length=60)] = None,
+        name: Annotated[str, Query(max_length=300)] = "",
+        version: Annotated[str, Query(max_length=40)] = "",
+    ) -> Response:
+        """One of the images that the page of a dataset shows, at most 160 pixels wide and high."""
+        content, current = thumbnail(portal, experiment, name, number)
+        caching = "private, max-age=3600" if version == current else "no-store"
+        return Response(content, 200, {"cache-control": caching}, "image/jpeg")
 
 
 # Queries and bodies as they are written, not as they could be meant: `true` is not 1.
@@ -384,6 +402,7 @@ def router(portal: Portal) -> APIRouter:
     _add_models(routes, portal)
     add_files(routes, portal)
     add_examples(routes, portal)
+    add_dataset(routes, portal)
     _add_overviews(routes, portal)
     _add_events(routes, portal)
     _add_upload(routes, portal)

@@ -43,6 +43,7 @@ from edgeloop.view.portal.shapes import (
     TableView,
     UsePeriod,
 )
+from edgeloop.view.portal.views.dataset import dataset_view
 from edgeloop.view.portal.views.devices import devices_view
 from edgeloop.view.portal.views.examples import examples_view
 from edgeloop.view.portal.views.jobs import job_view, jobs_view, overlay_view
@@ -133,7 +134,7 @@ _TYPES = {
     ".svg": "image/svg+xml",
     ".woff2": "font/woff2",
 }
-_PAGES = re.compile("/$|/(compare|curves|devices|jobs|models|pareto|searches)(/|$)")
+_PAGES = re.compile("/$|/(compare|curves|dataset|devices|jobs|models|pareto|searches)(/|$)")
 _TITLES = {400: "That does not work", 403: "Not allowed", 404: "Not found"}
 
 
@@ -146,6 +147,7 @@ def router(portal: Portal) -> APIRouter:
     _add_compare(routes, portal, templates)
     _add_model(routes, portal, templates)
     _add_pareto(routes, portal, templates)
+    _add_dataset(routes, portal, templates)
     _add_devices(routes, portal, templates)
     _add_jobs(routes, portal, templates)
     _add_searches(routes, portal, templates)
@@ -324,6 +326,13 @@ def _add_devices(routes: APIRouter, portal: Portal, templates: Templates) -> Non
         return templates.page(
             request, "devices", view.frame, "/devices", view=view, waiting=waiting
         )
+
+
+def _add_dataset(routes: APIRouter, portal: Portal, templates: Templates) -> None:
+    @routes.get("/dataset")
+    def dataset(request: Request) -> HTMLResponse:
+        view = dataset_view(portal, _experiment(request), request.query_params.get("name", ""))
+        return templates.page(request, "dataset", view.frame, "/", view=view)
 
 
 def _add_jobs(routes: APIRouter, portal: Portal, templates: Templates) -> None:
