@@ -27,7 +27,7 @@ from edgeloop.errors import (
 from edgeloop.tasks.base import (
     Browsable,
     CountsPixels,
-    Entry,
+    DatasetEntry,
     FitsModels,
     Illustrates,
     Illustration,
@@ -74,7 +74,7 @@ __all__ = [
     "AgreementScorer",
     "Browsable",
     "CountsPixels",
-    "Entry",
+    "DatasetEntry",
     "Examples",
     "FitsModels",
     "IllustratedScorer",

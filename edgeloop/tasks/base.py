@@ -207,7 +207,7 @@ def metric_of(task: Task) -> str:
 
 
 @dataclass(frozen=True)
-class Entry:
+class DatasetEntry:
     """One image of a dataset with what is known of it without decoding anything: numbers of
     `classes`, once for each time that they are there."""
 
@@ -223,14 +223,14 @@ class Browsable(Protocol):
 
     counts_what: str
 
-    def entries(self) -> Sequence[Entry]: ...
+    def entries(self) -> Sequence[DatasetEntry]: ...
 
 
 @runtime_checkable
 class CountsPixels(Protocol):
     """What a browsable task has besides where the classes of an image are in its label image."""
 
-    def pixels(self, entry: Entry) -> Sequence[int]:
+    def pixels(self, entry: DatasetEntry) -> Sequence[int]:
         """Of each class. Raises BadInput for a label image that cannot be read."""
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from edgeloop._util.values import shown
 from edgeloop.errors import BadInput, NotFound
 from edgeloop.tasks.base import (
-    Entry,
+    DatasetEntry,
     Fitting,
     Images,
     Interval,
@@ -110,8 +110,8 @@ class Classification(TrainableFolderTask[Labelled]):
     metric = "f1"
     counts_what = "images"
 
-    def entries(self) -> Sequence[Entry]:
-        return [Entry(item.image, (item.label,)) for item in self._items]
+    def entries(self) -> Sequence[DatasetEntry]:
+        return [DatasetEntry(item.image, (item.label,)) for item in self._items]
 
     @property
     def classes(self) -> Sequence[str]:

@@ -22,7 +22,7 @@ from edgeloop._util.schema import Section, key
 from edgeloop._util.values import number
 from edgeloop.errors import BadInput, NotFound
 from edgeloop.tasks.base import (
-    Entry,
+    DatasetEntry,
     Images,
     Interval,
     Labels,
@@ -78,8 +78,8 @@ class Depth(FolderTask[Pair]):
     classes: Sequence[str] = ()
     counts_what = ""
 
-    def entries(self) -> Sequence[Entry]:
-        return [Entry(pair.image) for pair in self._items]
+    def entries(self) -> Sequence[DatasetEntry]:
+        return [DatasetEntry(pair.image) for pair in self._items]
 
     def scorer(self, curves: bool = True) -> DepthScorer:
         return DepthScorer(self._options)

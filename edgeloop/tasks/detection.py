@@ -22,7 +22,7 @@ from edgeloop._util.schema import Section, key
 from edgeloop._util.values import whole
 from edgeloop.errors import BadInput
 from edgeloop.tasks.base import (
-    Entry,
+    DatasetEntry,
     Images,
     Interval,
     Labels,
@@ -67,9 +67,9 @@ class Detection(FolderTask[CocoImage]):
     metric = "mAP"
     counts_what = "objects"
 
-    def entries(self) -> Sequence[Entry]:
+    def entries(self) -> Sequence[DatasetEntry]:
         return [
-            Entry(image.file, tuple(thing.category for thing in image.objects))
+            DatasetEntry(image.file, tuple(thing.category for thing in image.objects))
             for image in self._items
         ]
 

@@ -23,7 +23,7 @@ from edgeloop._util.schema import Section, key
 from edgeloop._util.values import number
 from edgeloop.errors import BadInput, NotFound
 from edgeloop.tasks.base import (
-    Entry,
+    DatasetEntry,
     Images,
     Interval,
     Labels,
@@ -68,10 +68,10 @@ class Keypoints:
     def __init__(self, dataset: Path, cache: Path) -> None:
         self._root, self._cache = dataset, cache
 
-    def entries(self) -> Sequence[Entry]:
+    def entries(self) -> Sequence[DatasetEntry]:
         """Labelled points are those with a visibility above 0."""
         return [
-            Entry(
+            DatasetEntry(
                 image.file,
                 tuple(
                     number

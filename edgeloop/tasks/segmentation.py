@@ -16,7 +16,7 @@ import numpy as np
 from edgeloop._util.system import available_cpus
 from edgeloop.errors import BadInput, NotFound
 from edgeloop.tasks.base import (
-    Entry,
+    DatasetEntry,
     Fitting,
     Illustration,
     Interval,
@@ -76,10 +76,10 @@ class Segmentation(TrainableFolderTask[Pair]):
     metric = "f1"
     counts_what = "pixels"
 
-    def entries(self) -> Sequence[Entry]:
-        return [Entry(pair.image, label=pair.label) for pair in self._items]
+    def entries(self) -> Sequence[DatasetEntry]:
+        return [DatasetEntry(pair.image, label=pair.label) for pair in self._items]
 
-    def pixels(self, entry: Entry) -> Sequence[int]:
+    def pixels(self, entry: DatasetEntry) -> Sequence[int]:
         label = load(entry.label or entry.image)
         if label.mode not in ("L", "P"):
             raise BadInput(reason=f"{label.mode} is no mode of a label image")

@@ -25,7 +25,7 @@ from pydantic import Field
 from edgeloop._util.schema import Section, key
 from edgeloop.errors import BadInput, DatasetMisfit, NotFound
 from edgeloop.tasks.base import (
-    Entry,
+    DatasetEntry,
     Images,
     Interval,
     Labels,
@@ -102,8 +102,8 @@ class SuperResolution:
         """`misfit` says why no image can be made for the model."""
         self._root, self._cache, self._factor, self._misfit = dataset, cache, factor, misfit
 
-    def entries(self) -> Sequence[Entry]:
-        return [Entry(image.high) for image in self._images]
+    def entries(self) -> Sequence[DatasetEntry]:
+        return [DatasetEntry(image.high) for image in self._images]
 
     def for_model(
         self, height: int, width: int, shapes: Mapping[str, Sequence[int]]

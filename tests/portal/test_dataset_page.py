@@ -157,7 +157,9 @@ def test_other_datasets_of_the_project_can_be_chosen(browser: Browser, faces: Si
         assert str(faces.folder / "data") not in tab.page.locator("main").inner_text()
 
 
-def test_a_dataset_that_is_not_here_is_said_so(tmp_path: Path) -> None:
+def test_a_dataset_that_is_not_here_is_said_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with portal_here(make_project(tmp_path)) as site:
         assert "names no dataset" in page_of(site)
         make_faces(tmp_path / "data/working/faces", 8, 32, seed=1)
@@ -170,6 +172,11 @@ def test_a_dataset_that_is_not_here_is_said_so(tmp_path: Path) -> None:
         text = page_of(site)
         assert "working/faces@1 is not on this machine" in text
         assert "edgeloop data pull working/faces@1" in text
+    monkeypatch.setenv("EDGELOOP_CACHE", str(tmp_path / "cache"))
+    with portal_here(tmp_path) as site:
+        with site.workspace() as workspace:
+            Datasets(workspace.store.blobs).fetch("working/faces", 1, tmp_path / "cache")
+        assert "as runners of this machine fetched it" in page_of(site)
     with portal_here(tmp_path) as site:
         with site.workspace() as workspace:
             change_settings(workspace.store, "default", {"dataset": "random"})

@@ -13,7 +13,6 @@ import io
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +21,7 @@ from urllib.parse import urlencode
 from edgeloop._util.redact import redact
 from edgeloop.errors import BadInput, EdgeloopError, NotFound
 from edgeloop.models.catalog import RANDOM_INPUTS, read_settings
-from edgeloop.paths import data_root
+from edgeloop.operate.datasets import dataset_root, fetched_copy, local_datasets
 from edgeloop.settings import cache_folder
 from edgeloop.view.portal.shapes import Frame
 from edgeloop.view.portal.state import Portal, frame_of
@@ -30,7 +29,7 @@ from edgeloop.view.portal.state import Portal, frame_of
 if TYPE_CHECKING:
     from PIL import Image
 
-    from edgeloop.tasks import CountsPixels, Entry
+    from edgeloop.tasks import CountsPixels, DatasetEntry
 
 SHOWN = 24  # images
 SIDE = 160  # of a thumbnail, at most
@@ -95,7 +94,7 @@ class _Chosen:
 @dataclass(frozen=True)
 class _Content:
     version: str
-    entries: Sequence[Entry]
+    entries: Sequence[DatasetEntry]
     classes: tuple[DatasetClass, ...]
     unit: str
     counted: int
@@ -191,7 +190,7 @@ def _choose(portal: Portal, experiment: str | None, name: str) -> _Chosen:
     task = of_experiment.task or settings.task
     named = of_experiment.dataset
     own = OF_SETTINGS if settings.dataset else ""
-    local = _local_names(settings.project)
+    local = local_datasets(settings.project)[:MOST_NAMED]
     names = tuple(dict.fromkeys(text for text in (named, own, *local) if text))
     if name and name not in names:
         raise NotFound(reason=f"There is no dataset {name!r} here.")
@@ -209,7 +208,7 @@ def _choose(portal: Portal, experiment: str | None, name: str) -> _Chosen:
         folder = settings.project / folder
         place = f"the folder {folder.name}, which the settings of the portal name"
     else:
-        folder = _data(settings.project) / chosen
+        folder = dataset_root(settings.project) / chosen
         place = f"the folder {chosen} of the project"
     if not folder.is_dir():
         trouble = f"The dataset is not on this machine: {folder.name} is no folder here."
@@ -219,45 +218,17 @@ def _choose(portal: Portal, experiment: str | None, name: str) -> _Chosen:
 
 def _of_store(portal: Portal, named: str, names: tuple[str, ...], task: str) -> _Chosen:
     """The copy that runners here fetched, else the folder of the same name in the project."""
-    from edgeloop.node.ledger import key_part, parse_reference
-
+    fetched = fetched_copy(named)
+    if fetched is not None:
+        return _Chosen(named, names, fetched, task, "as runners of this machine fetched it")
     project = portal.workspace.settings.project
-    with suppress(EdgeloopError):
-        name, version = parse_reference(named)
-        if version is not None:
-            cached = cache_folder() / "datasets"
-            prefix = f"{key_part(name)}@{version}-"
-            copies = [path for path in _folders(cached) if path.name.startswith(prefix)]
-            if copies:
-                return _Chosen(
-                    named, names, copies[0], task, "as runners of this machine fetched it"
-                )
-        folder = _data(project) / name
-        if name in _local_names(project):
-            place = f"the folder {name} of the project, which may differ from version {version}"
-            return _Chosen(named, names, folder, task, place)
-    trouble = (
-        f"The dataset {named} is not on this machine: 'edgeloop data pull {named}' fetches it."
-    )
+    name, _, version = named.partition("@")
+    if name in local_datasets(project):
+        place = f"the folder {name} of the project, which may differ from version {version}"
+        return _Chosen(named, names, dataset_root(project) / name, task, place)
+    remedy = f"'edgeloop data pull {named}' fetches it"
+    trouble = f"The dataset {named} is not on this machine: {remedy}."
     return _Chosen(named, names, None, task, "", trouble)
-
-
-def _data(project: Path) -> Path:
-    return project.absolute() / data_root(project)
-
-
-def _local_names(project: Path) -> list[str]:
-    from edgeloop.node.ledger import KINDS
-
-    root = _data(project)
-    names = [f"{kind}/{path.name}" for kind in KINDS for path in _folders(root / kind)]
-    return names[:MOST_NAMED]
-
-
-def _folders(parent: Path) -> list[Path]:
-    with suppress(OSError):
-        return sorted(path for path in parent.iterdir() if path.is_dir() and path.name[0] != ".")
-    return []
 
 
 # Its content
@@ -290,7 +261,7 @@ def _read(folder: Path, task_name: str) -> _Content:
     return _Content(version, entries, classes, task.counts_what, counted, notes)
 
 
-def _classes(entries: Sequence[Entry], names: Sequence[str]) -> tuple[DatasetClass, ...]:
+def _classes(entries: Sequence[DatasetEntry], names: Sequence[str]) -> tuple[DatasetClass, ...]:
     if not names:
         return ()
     counts, images = Counter[int](), Counter[int]()
@@ -301,7 +272,7 @@ def _classes(entries: Sequence[Entry], names: Sequence[str]) -> tuple[DatasetCla
 
 
 def _pixels(
-    folder: Path, task: CountsPixels, entries: Sequence[Entry], names: Sequence[str]
+    folder: Path, task: CountsPixels, entries: Sequence[DatasetEntry], names: Sequence[str]
 ) -> tuple[tuple[DatasetClass, ...], int, tuple[str, ...]]:
     """Of label images at even distances, for a few seconds at most."""
     counts, images = Counter[int](), Counter[int]()
