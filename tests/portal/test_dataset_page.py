@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -57,6 +57,30 @@ def make_depths(folder: Path) -> None:
     for number in range(4):
         picture(folder / f"{number}.png")
         Image.new("I;16", (64, 48), 1000).save(folder / f"{number}_depth.png")
+
+
+def make_points(folder: Path) -> None:
+    """Four images with a nose; in the first one a tail can be seen, too."""
+    for image in range(4):
+        picture(folder / f"{image}.jpg")
+    points = [[5, 5, 2, 7, 7, 2 if image == 0 else 0] for image in range(4)]
+    content = {
+        "images": [{"id": n, "file_name": f"{n}.jpg", "width": 64, "height": 48} for n in range(4)],
+        "categories": [{"id": 1, "name": "dog", "keypoints": ["nose", "tail"]}],
+        "annotations": [
+            {
+                "id": n,
+                "image_id": n,
+                "category_id": 1,
+                "bbox": [1, 1, 9, 9],
+                "area": 81,
+                "keypoints": keypoints,
+                "num_keypoints": 2,
+            }
+            for n, keypoints in enumerate(points)
+        ],
+    }
+    (folder / "person_keypoints.json").write_text(json.dumps(content))
 
 
 def site_of(folder: Path, dataset: str, task: str) -> str:
@@ -203,9 +227,29 @@ def test_a_detection_counts_objects(tmp_path: Path) -> None:
         assert '<bdi>person</bdi></td><td class="n">2</td><td class="n">1</td>' in text
 
 
-def test_a_depth_dataset_has_no_classes(tmp_path: Path) -> None:
-    make_depths(tmp_path / "rooms")
-    site_of(tmp_path, "rooms", "depth")
+def test_keypoints_count_points_that_are_labelled(tmp_path: Path) -> None:
+    make_points(tmp_path / "dogs")
+    site_of(tmp_path, "dogs", "keypoints")
+    with portal_here(tmp_path) as site:
+        text = page_of(site)
+        assert "points of all 4 images" in text
+        assert '<bdi>nose</bdi></td><td class="n">4</td><td class="n">4</td>' in text
+        assert '<bdi>tail</bdi></td><td class="n">1</td><td class="n">1</td>' in text
+
+
+def make_sharp(folder: Path) -> None:
+    for number in range(4):
+        picture(folder / f"{number}.png", size=(128, 96))
+
+
+@pytest.mark.parametrize(
+    ("task", "make"), [("depth", make_depths), ("super-resolution", make_sharp)]
+)
+def test_images_without_classes_are_shown_alone(
+    tmp_path: Path, task: str, make: Callable[[Path], None]
+) -> None:
+    make(tmp_path / "rooms")
+    site_of(tmp_path, "rooms", task)
     with portal_here(tmp_path) as site:
         text = page_of(site)
         assert "rooms" in text and 'id="classes"' not in text and text.count('loading="lazy"') == 4

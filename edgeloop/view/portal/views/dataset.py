@@ -12,7 +12,7 @@ import hashlib
 import io
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -93,24 +93,16 @@ class _Chosen:
 
 @dataclass(frozen=True)
 class _Content:
+    """What is kept of a dataset, which may have a million images: those on the page, by their
+    places."""
+
     version: str
-    entries: Sequence[DatasetEntry]
+    total: int
+    shown: Mapping[int, DatasetEntry]
     classes: tuple[DatasetClass, ...]
     unit: str
     counted: int
     notes: tuple[str, ...]
-
-    @property
-    def shown(self) -> list[int]:
-        """Places of the images on the page: half from each part."""
-        from edgeloop.tasks import boundary
-
-        total = len(self.entries)
-        if total <= SHOWN:
-            return list(range(total))
-        first = boundary(total)
-        calibration = list(range(min(first, SHOWN // 2)))
-        return [*calibration, *range(max(first, total - SHOWN + len(calibration)), total)]
 
 
 def dataset_view(portal: Portal, experiment: str | None, name: str = "") -> DatasetView:
@@ -128,7 +120,7 @@ def dataset_view(portal: Portal, experiment: str | None, name: str = "") -> Data
         return DatasetView(frame, chosen.name, chosen.names, chosen.place, chosen.task, trouble)
     from edgeloop.tasks import boundary
 
-    first = boundary(len(content.entries))
+    first = boundary(content.total)
     query = {"experiment": experiment or "", "name": chosen.name, "version": content.version}
     told = urlencode({key: text for key, text in query.items() if text})
     return DatasetView(
@@ -137,9 +129,9 @@ def dataset_view(portal: Portal, experiment: str | None, name: str = "") -> Data
         names=chosen.names,
         place=chosen.place,
         task=chosen.task,
-        images=len(content.entries),
+        images=content.total,
         calibration=first,
-        test=len(content.entries) - first,
+        test=content.total - first,
         classes=content.classes[:MOST_CLASSES],
         left_out=max(0, len(content.classes) - MOST_CLASSES),
         unit=content.unit,
@@ -148,11 +140,11 @@ def dataset_view(portal: Portal, experiment: str | None, name: str = "") -> Data
         thumbnails=tuple(
             Thumbnail(
                 f"/api/v1/dataset/images/{number}.jpg?{told}",
-                _relative(chosen.folder, content.entries[number].image),
+                _relative(chosen.folder, entry.image),
                 "calibration" if number < first else "test",
-                _about(content, number),
+                _about(content, entry),
             )
-            for number in content.shown
+            for number, entry in content.shown.items()
         ),
     )
 
@@ -164,7 +156,7 @@ def thumbnail(portal: Portal, experiment: str | None, name: str, number: int) ->
     content = _content(portal, chosen.folder, chosen.task) if chosen.folder else None
     if content is None or number not in content.shown:
         raise NotFound(reason=f"The page shows no image {number} of this dataset.")
-    path = content.entries[number].image
+    path = content.shown[number].image
     key = ("thumbnail", str(path), content.version)
 
     def made() -> bytes:
@@ -258,7 +250,26 @@ def _read(folder: Path, task_name: str) -> _Content:
         classes, counted, notes = _classes(entries, names), len(entries), ()
     content = repr((str(folder), task_name, [entry.image.name for entry in entries[:1000]]))
     version = hashlib.sha256(content.encode("utf-8", "surrogateescape")).hexdigest()[:16]
-    return _Content(version, entries, classes, task.counts_what, counted, notes)
+    return _Content(
+        version=version,
+        total=len(entries),
+        shown={place: entries[place] for place in _shown(len(entries))},
+        classes=classes,
+        unit=task.counts_what,
+        counted=counted,
+        notes=notes,
+    )
+
+
+def _shown(total: int) -> list[int]:
+    """Places of the images on the page: half from each part."""
+    from edgeloop.tasks import boundary
+
+    if total <= SHOWN:
+        return list(range(total))
+    first = boundary(total)
+    calibration = list(range(min(first, SHOWN // 2)))
+    return [*calibration, *range(max(first, total - SHOWN + len(calibration)), total)]
 
 
 def _classes(entries: Sequence[DatasetEntry], names: Sequence[str]) -> tuple[DatasetClass, ...]:
@@ -309,9 +320,9 @@ def _listed(
     )
 
 
-def _about(content: _Content, number: int) -> str:
+def _about(content: _Content, entry: DatasetEntry) -> str:
     """The classes of an image, where they are known without decoding it."""
-    found = Counter(content.entries[number].classes)
+    found = Counter(entry.classes)
     texts = [
         content.classes[n].name + (f" × {count}" if count > 1 else "")
         for n, count in found.most_common(3)
