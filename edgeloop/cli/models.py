@@ -102,7 +102,7 @@ def upload(
         else:
             for item in uploaded:
                 file, size = printable(item.path.name), size_text(item.size)
-                note = _outlook(item) if item.is_new else "already uploaded: same content"
+                note = item.outlook if item.is_new else "already uploaded: same content"
                 click.echo(f"{item.model.name:<20} {file:<30} {size:>9}   {note}".rstrip())
             new = sum(item.is_new for item in uploaded)
             where = f"experiment '{workspace.experiment}' ({shown(workspace.store.description)})"
@@ -269,18 +269,6 @@ def _asked_shapes(file: Path, options: UploadOptions, error: EdgeloopError) -> U
         typed = click.prompt(text, default=tensor.example, err=True)
         shapes |= parse_shapes([f"{tensor.name}={typed.strip()}"])
     return replace(options, shapes=shapes)
-
-
-def _outlook(item: Uploaded) -> str:
-    """What will be evaluated, in a few words."""
-    from edgeloop.graph.info import fitting_task
-
-    if item.summary is None or item.summary.info is None:
-        return "not checked"
-    fit = fitting_task(item.summary.info)
-    if fit.task == "tensors":
-        return "no task fits: latency, agreement with float"
-    return f"latency, {fit.task}"
 
 
 def _as_json(item: Uploaded) -> dict[str, object]:

@@ -408,7 +408,7 @@ def _cells(pareto: Pareto, row: object, axes: ChartAxes, has_interval: bool) -> 
     help="Where a proxy serves the portal, such as https://portal.example.",
 )
 @click.option(
-    "--allow-changes", is_flag=True, help="Allow visitors to reset, delete and prioritise."
+    "--allow-changes", is_flag=True, help="Allow visitors to upload, reset, delete and prioritise."
 )
 @click.option("--open/--no-open", "open_page", default=False, help="Open the portal in a browser.")
 @demo_option

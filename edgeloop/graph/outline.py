@@ -1,5 +1,5 @@
-"""The network as a drawing needs it: layers with operator, shape and what they read, in one small
-JSON file that conversion leaves beside a model.
+"""The network as a drawing needs it: layers with operator, attributes, shape and what they read, in
+one small JSON file that conversion leaves beside a model.
 
 Constants, and the conversions between floats and integers that quantization puts around layers, are
 folded away; `tensors` are the names of what a layer writes, since runtimes name such conversions
@@ -10,7 +10,7 @@ from a store are not trusted: `parse_outline` checks everything, and the size fi
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from edgeloop.graph.info import Shape
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto
+    from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
 
 
 OUTLINE_SUFFIX = ".graph.json"
@@ -29,13 +29,20 @@ MOST_LAYERS = 5_000
 LARGEST_OUTLINE = 1_000_000  # bytes
 _MOST_EDGES = 20_000
 _LONGEST_NAME = 400
+_MOST_ATTRIBUTES = 32
+_LONGEST_TEXT = 200  # of an attribute's value
+_MOST_VALUES = 16  # of a list in an attribute
 _FOLDED = frozenset(("QuantizeLinear", "DequantizeLinear", "Identity", "Dropout"))
 
 Name = Annotated[str, Field(max_length=_LONGEST_NAME)]
+Attribute = tuple[
+    Annotated[str, Field(max_length=100)], Annotated[str, Field(max_length=_LONGEST_TEXT)]
+]
 
 
 class OutlineLayer(BaseModel):
-    """`shape` is that of its first output, empty if unknown; `inputs` are places in the list."""
+    """`shape` is that of its first output, empty if unknown; `inputs` are places in the list.
+    `attributes` are names and values as text; older files have none."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
 
@@ -44,6 +51,7 @@ class OutlineLayer(BaseModel):
     shape: Annotated[tuple[Annotated[int, Field(ge=0, le=2**40)], ...], Field(max_length=16)] = ()
     inputs: Annotated[tuple[int, ...], Field(max_length=2_000)] = ()
     tensors: Annotated[tuple[Name, ...], Field(max_length=100)] = ()
+    attributes: Annotated[tuple[Attribute, ...], Field(max_length=_MOST_ATTRIBUTES)] = ()
 
 
 class Outline(BaseModel):
@@ -77,7 +85,11 @@ def parse_outline(content: bytes) -> Outline | None:
 
 
 def outline_bytes(outline: Outline) -> bytes:
-    content = outline.model_dump_json(exclude_defaults=False).encode()
+    """Without attributes, or even layers, where the file would be too large with them."""
+    content = outline.model_dump_json().encode()
+    if len(content) > LARGEST_OUTLINE:
+        plain = tuple(layer.model_copy(update={"attributes": ()}) for layer in outline.layers)
+        content = outline.model_copy(update={"layers": plain}).model_dump_json().encode()
     if len(content) > LARGEST_OUTLINE:
         content = Outline(count=outline.count).model_dump_json().encode()
     return content
@@ -91,7 +103,14 @@ def outline_of(model: ModelProto) -> Outline:
     makers: dict[str, int] = {}  # of every tensor that is no constant, the layer
     layers: list[OutlineLayer] = []
 
-    def add(name: str, operator: str, source: str, inputs: set[int], tensors: list[str]) -> None:
+    def add(
+        name: str,
+        operator: str,
+        source: str,
+        inputs: set[int],
+        tensors: list[str],
+        attributes: tuple[Attribute, ...] = (),
+    ) -> None:
         makers.update(dict.fromkeys(tensors, len(layers)))
         shape = shapes.get(source, ())
         is_fixed = len(shape) <= 16 and all(side > 0 for side in shape)
@@ -103,6 +122,7 @@ def outline_of(model: ModelProto) -> Outline:
                 inputs=tuple(sorted(inputs))[:2_000],
                 tensors=cut,
                 shape=shape if is_fixed else (),
+                attributes=attributes,
             )
         )
 
@@ -119,7 +139,8 @@ def outline_of(model: ModelProto) -> Outline:
             makers.update(dict.fromkeys(node.output, min(read)))
         else:
             name = node.name or next(iter(node.output), "")
-            add(name, node.op_type, node.output[0], read, list(node.output))
+            outputs = list(node.output)
+            add(name, node.op_type, outputs[0], read, outputs, _attributes(node))
     for value in graph.output:
         if value.name in makers:
             shapes.setdefault(value.name, ())
@@ -128,6 +149,49 @@ def outline_of(model: ModelProto) -> Outline:
     if len(layers) > MOST_LAYERS or edges > _MOST_EDGES:
         return Outline(count=max(len(layers), len(graph.node)))
     return Outline(count=len(layers), layers=tuple(layers))
+
+
+def _attributes(node: NodeProto) -> tuple[Attribute, ...]:
+    return tuple(
+        (attribute.name[:100], _value_text(attribute)[:_LONGEST_TEXT])
+        for attribute in node.attribute[:_MOST_ATTRIBUTES]
+    )
+
+
+def _value_text(attribute: AttributeProto) -> str:
+    """Only the first values of a list: a model may have a million in one attribute."""
+    from onnx import AttributeProto
+
+    kinds = AttributeProto
+    if attribute.type == kinds.INT:
+        return str(attribute.i)
+    if attribute.type == kinds.FLOAT:
+        return f"{attribute.f:.6g}"
+    if attribute.type == kinds.STRING:
+        return _decoded(attribute.s)
+    if attribute.type == kinds.INTS:
+        return _listed([str(value) for value in attribute.ints[:_MOST_VALUES]], attribute.ints)
+    if attribute.type == kinds.FLOATS:
+        texts = [f"{value:.6g}" for value in attribute.floats[:_MOST_VALUES]]
+        return _listed(texts, attribute.floats)
+    if attribute.type == kinds.STRINGS:
+        texts = [_decoded(value) for value in attribute.strings[:_MOST_VALUES]]
+        return _listed(texts, attribute.strings)
+    if attribute.type == kinds.TENSOR:
+        sides = "×".join(str(side) for side in attribute.t.dims[:_MOST_VALUES])
+        return f"tensor {sides}".strip()
+    if attribute.type == kinds.GRAPH:
+        return f"a graph of {len(attribute.g.node)} nodes"
+    return "not shown"
+
+
+def _decoded(content: bytes) -> str:
+    return content[: 4 * _LONGEST_TEXT].decode("utf-8", "replace")[:_LONGEST_TEXT]
+
+
+def _listed(texts: list[str], values: Sized) -> str:
+    more = f", … ({len(values)} values)" if len(values) > len(texts) else ""
+    return ", ".join(texts)[: _LONGEST_TEXT - len(more)] + more
 
 
 def _end(layers: list[OutlineLayer], maker: int, name: str, shape: Shape) -> None:

@@ -175,6 +175,18 @@ class Uploaded:
     size: int
     summary: GraphSummary | None = None
 
+    @property
+    def outlook(self) -> str:
+        """What will be evaluated, in a few words."""
+        from edgeloop.graph.info import fitting_task
+
+        if self.summary is None or self.summary.info is None:
+            return "not checked"
+        task = fitting_task(self.summary.info).task
+        if task == "tensors":
+            return "no task fits: latency, agreement with float"
+        return f"latency, {task}"
+
 
 class Catalog:
     def __init__(

@@ -25,6 +25,9 @@ from edgeloop.errors import (
     NotFound,
 )
 from edgeloop.tasks.base import (
+    Browsable,
+    CountsPixels,
+    DatasetEntry,
     FitsModels,
     Illustrates,
     Illustration,
@@ -42,7 +45,7 @@ from edgeloop.tasks.base import (
     metric_of,
     task_for,
 )
-from edgeloop.tasks.dataset import FACE_CLASSES, IGNORE
+from edgeloop.tasks.dataset import FACE_CLASSES, IGNORE, boundary, load
 from edgeloop.tasks.metrics import are_logits, paired_interval, score_unit, student_t
 from edgeloop.tasks.results import (
     LARGEST_EXAMPLES_BYTES,
@@ -69,6 +72,9 @@ __all__ = [
     "LARGEST_EXAMPLES_BYTES",
     "Agreement",
     "AgreementScorer",
+    "Browsable",
+    "CountsPixels",
+    "DatasetEntry",
     "Examples",
     "FitsModels",
     "IllustratedScorer",
@@ -87,10 +93,12 @@ __all__ = [
     "TensorsTask",
     "Trainable",
     "are_logits",
+    "boundary",
     "check_data",
     "class_colour",
     "class_colours",
     "example_files",
+    "load",
     "metric_of",
     "open_task",
     "paired_interval",

@@ -206,6 +206,34 @@ def metric_of(task: Task) -> str:
     return str(getattr(task, "metric", "f1"))
 
 
+@dataclass(frozen=True)
+class DatasetEntry:
+    """One image of a dataset with what is known of it without decoding anything: numbers of
+    `classes`, once for each time that they are there."""
+
+    image: Path
+    classes: tuple[int, ...] = ()
+    label: Path | None = None
+
+
+@runtime_checkable
+class Browsable(Protocol):
+    """What a task has besides where its dataset can be shown: its images in the order in which they
+    are cut into parts. `counts_what` is what its classes are counted in, empty without classes."""
+
+    counts_what: str
+
+    def entries(self) -> Sequence[DatasetEntry]: ...
+
+
+@runtime_checkable
+class CountsPixels(Protocol):
+    """What a browsable task has besides where the classes of an image are in its label image."""
+
+    def pixels(self, entry: DatasetEntry) -> Sequence[int]:
+        """Of each class. Raises BadInput for a label image that cannot be read."""
+
+
 @runtime_checkable
 class Trainable(Protocol):
     """What a task has besides where nets can be trained for it. Neither set meets the test's."""

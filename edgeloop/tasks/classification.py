@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from edgeloop._util.values import shown
 from edgeloop.errors import BadInput, NotFound
 from edgeloop.tasks.base import (
+    DatasetEntry,
     Fitting,
     Images,
     Interval,
@@ -107,6 +108,10 @@ class Classification(TrainableFolderTask[Labelled]):
 
     name = "classification"
     metric = "f1"
+    counts_what = "images"
+
+    def entries(self) -> Sequence[DatasetEntry]:
+        return [DatasetEntry(item.image, (item.label,)) for item in self._items]
 
     @property
     def classes(self) -> Sequence[str]:

@@ -21,7 +21,16 @@ from edgeloop._util.files import open_regular
 from edgeloop._util.schema import Section, key
 from edgeloop._util.values import number
 from edgeloop.errors import BadInput, NotFound
-from edgeloop.tasks.base import Images, Interval, Labels, Samples, Score, Tensors, read_options
+from edgeloop.tasks.base import (
+    DatasetEntry,
+    Images,
+    Interval,
+    Labels,
+    Samples,
+    Score,
+    Tensors,
+    read_options,
+)
 from edgeloop.tasks.dataset import (
     BROKEN_ARRAY,
     MOST_PIXELS,
@@ -67,6 +76,10 @@ class Depth(FolderTask[Pair]):
     name = "depth"
     metric = "delta1"
     classes: Sequence[str] = ()
+    counts_what = ""
+
+    def entries(self) -> Sequence[DatasetEntry]:
+        return [DatasetEntry(pair.image) for pair in self._items]
 
     def scorer(self, curves: bool = True) -> DepthScorer:
         return DepthScorer(self._options)

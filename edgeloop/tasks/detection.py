@@ -22,6 +22,7 @@ from edgeloop._util.schema import Section, key
 from edgeloop._util.values import whole
 from edgeloop.errors import BadInput
 from edgeloop.tasks.base import (
+    DatasetEntry,
     Images,
     Interval,
     Labels,
@@ -64,6 +65,13 @@ class Detection(FolderTask[CocoImage]):
 
     name = "detection"
     metric = "mAP"
+    counts_what = "objects"
+
+    def entries(self) -> Sequence[DatasetEntry]:
+        return [
+            DatasetEntry(image.file, tuple(thing.category for thing in image.objects))
+            for image in self._items
+        ]
 
     @property
     def classes(self) -> Sequence[str]:

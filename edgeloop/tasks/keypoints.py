@@ -23,6 +23,7 @@ from edgeloop._util.schema import Section, key
 from edgeloop._util.values import number
 from edgeloop.errors import BadInput, NotFound
 from edgeloop.tasks.base import (
+    DatasetEntry,
     Images,
     Interval,
     Labels,
@@ -62,9 +63,25 @@ class Keypoints:
 
     name = "keypoints"
     metric = "PCK"
+    counts_what = "points"
 
     def __init__(self, dataset: Path, cache: Path) -> None:
         self._root, self._cache = dataset, cache
+
+    def entries(self) -> Sequence[DatasetEntry]:
+        """Labelled points are those with a visibility above 0."""
+        return [
+            DatasetEntry(
+                image.file,
+                tuple(
+                    number
+                    for thing in image.objects
+                    for number, seen in enumerate(thing.keypoints[_POINT - 1 :: _POINT])
+                    if seen > 0
+                ),
+            )
+            for image in self._images
+        ]
 
     @property
     def classes(self) -> Sequence[str]:

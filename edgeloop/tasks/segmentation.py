@@ -16,6 +16,7 @@ import numpy as np
 from edgeloop._util.system import available_cpus
 from edgeloop.errors import BadInput, NotFound
 from edgeloop.tasks.base import (
+    DatasetEntry,
     Fitting,
     Illustration,
     Interval,
@@ -31,6 +32,7 @@ from edgeloop.tasks.dataset import (
     FACE_CLASSES,
     FACES,
     FILE,
+    IGNORE,
     MAKE_SOME,
     SUFFIX,
     LabelMap,
@@ -39,6 +41,7 @@ from edgeloop.tasks.dataset import (
     TrainableFolderTask,
     check_folder,
     decode_pair,
+    load,
     prepared,
     read_label_map,
 )
@@ -71,6 +74,18 @@ class Segmentation(TrainableFolderTask[Pair]):
 
     name = "segmentation"
     metric = "f1"
+    counts_what = "pixels"
+
+    def entries(self) -> Sequence[DatasetEntry]:
+        return [DatasetEntry(pair.image, label=pair.label) for pair in self._items]
+
+    def pixels(self, entry: DatasetEntry) -> Sequence[int]:
+        label = load(entry.label or entry.image)
+        if label.mode not in ("L", "P"):
+            raise BadInput(reason=f"{label.mode} is no mode of a label image")
+        counts = np.zeros(IGNORE + 1, np.int64)
+        np.add.at(counts, self._labels.table, np.array(label.histogram()[:256]))
+        return [int(count) for count in counts[: len(self.classes)]]
 
     @property
     def classes(self) -> Sequence[str]:

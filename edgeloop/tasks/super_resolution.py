@@ -24,7 +24,16 @@ from pydantic import Field
 
 from edgeloop._util.schema import Section, key
 from edgeloop.errors import BadInput, DatasetMisfit, NotFound
-from edgeloop.tasks.base import Images, Interval, Labels, Samples, Score, Tensors, read_options
+from edgeloop.tasks.base import (
+    DatasetEntry,
+    Images,
+    Interval,
+    Labels,
+    Samples,
+    Score,
+    Tensors,
+    read_options,
+)
 from edgeloop.tasks.dataset import (
     Preparation,
     check_folder,
@@ -85,12 +94,16 @@ class SuperResolution:
     name = "super-resolution"
     metric = "PSNR"
     classes: Sequence[str] = ()
+    counts_what = ""
 
     def __init__(
         self, dataset: Path, cache: Path, factor: int | None = None, misfit: str = ""
     ) -> None:
         """`misfit` says why no image can be made for the model."""
         self._root, self._cache, self._factor, self._misfit = dataset, cache, factor, misfit
+
+    def entries(self) -> Sequence[DatasetEntry]:
+        return [DatasetEntry(image.high) for image in self._images]
 
     def for_model(
         self, height: int, width: int, shapes: Mapping[str, Sequence[int]]

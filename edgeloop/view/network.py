@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from xml.etree import ElementTree
 
+from edgeloop._util.redact import redact
 from edgeloop._util.values import latency_text
 from edgeloop.graph.outline import (
     INPUT,
@@ -522,6 +523,38 @@ def _summary(outline: Outline, network: Network) -> str:
     return drawable(text)
 
 
+@dataclass(frozen=True)
+class LayerDetails:
+    """A layer as a panel beside the drawing shows it. `inputs` are names and shapes of the layers
+    that it reads. `time_us` is None where no time is known, as `row`, its place in the table."""
+
+    name: str
+    operator: str
+    shape: str
+    inputs: tuple[tuple[str, str], ...]
+    attributes: tuple[tuple[str, str], ...]
+    time_us: float | None
+    share: float
+    row: int | None
+
+
+def _details(outline: Outline, times: NetworkTimes, place: int) -> LayerDetails:
+    layer = outline.layers[place]
+    sources = [outline.layers[source] for source in layer.inputs[:MOST_INPUTS]]
+    return LayerDetails(
+        name=drawable(_name(layer)),
+        operator=drawable(layer.operator),
+        shape=sides(layer.shape),
+        inputs=tuple((drawable(_name(source)), sides(source.shape)) for source in sources),
+        attributes=tuple(
+            (drawable(name), drawable(redact(value))) for name, value in layer.attributes
+        ),
+        time_us=times.times_us.get(place),
+        share=times.times_us.get(place, 0.0) / (times.total_us or 1.0),
+        row=times.rows.get(place),
+    )
+
+
 class _Painter:
     def __init__(self, outline: Outline, times: NetworkTimes, network: Network) -> None:
         self._outline = outline
@@ -541,9 +574,8 @@ class _Painter:
         is_end = layers[0].operator in ENDS and len(layers) == 1
         step = step_of(box.time_us, self._network.most_us)
         kind = f"step-{step}{' end' if is_end else ''}{' many' if len(layers) > 1 else ''}"
-        parent = _add(root, "g" if row is None else "a", f"box {kind}", id=f"{prefix}{number}")
-        if row is not None:
-            parent.set("href", f"#layer-{row + 1}")
+        parent = _add(root, "a", f"box {kind}", id=f"{prefix}{number}")
+        parent.set("href", f"#{prefix}{number}" if row is None else f"#layer-{row + 1}")
         left, width = placed.x - placed.width / 2, placed.width
         if len(layers) > 1:  # a second sheet below the first
             _add(parent, "path", "sheet", d=_round(left + 3, placed.y + 3, width))
@@ -674,13 +706,16 @@ def _add(
 
 
 _MOST_EDGES = 1_000
+MOST_DETAILS = 200  # layers of one box
+MOST_INPUTS = 20  # of one layer
 
 
 @dataclass(frozen=True)
 class PictureOfNetwork:
     """`wide` and `narrow` are SVGs, for screens and for phones; empty where a network is too large
     to be drawn, which `trouble` says then. `unmatched` layers were timed that the graph does not
-    show; their time is a share of the whole. `folded` layers are in boxes with others."""
+    show; their time is a share of the whole. `folded` layers are in boxes with others. `outline`,
+    `times` and `groups` are what it was drawn from."""
 
     layers: int
     boxes: int = 0
@@ -693,6 +728,17 @@ class PictureOfNetwork:
     unmatched: int = 0
     unmatched_share: float = 0.0
     trouble: str = ""
+    outline: Outline | None = None
+    times: NetworkTimes | None = None
+    groups: tuple[Box, ...] = ()
+
+    def details(self, box: int) -> tuple[LayerDetails, ...]:
+        """The layers of a box, at most `MOST_DETAILS`; empty if there is no such box."""
+        outline, times = self.outline, self.times
+        if outline is None or times is None or not 0 <= box < len(self.groups):
+            return ()
+        places = self.groups[box].layers[:MOST_DETAILS]
+        return tuple(_details(outline, times, place) for place in places)
 
 
 def outline_in_store(workspace: Workspace, model: str) -> Outline | None:
@@ -731,6 +777,9 @@ def picture_of(
         most_share=network.most_us / total,
         unmatched=times.unmatched,
         unmatched_share=times.unmatched_us / total,
+        outline=outline,
+        times=times,
+        groups=boxes,
     )
 
 

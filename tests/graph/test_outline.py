@@ -17,6 +17,7 @@ from edgeloop.graph.outline import (
     LARGEST_OUTLINE,
     MOST_LAYERS,
     OUTPUT,
+    Outline,
     outline_bytes,
     outline_of,
     parse_outline,
@@ -93,13 +94,64 @@ def test_public_networks_keep_their_skip_connections(name: str, layers: int, joi
     assert len(inner) == pytest.approx(layers, abs=4)
     assert sum(1 for layer in inner if len(layer.inputs) > 1) >= joins
     content = outline_bytes(outline)
-    assert parse_outline(content) == outline and len(content) < 100_000
+    assert parse_outline(content) == outline and len(content) < 200_000
 
 
 def test_a_network_that_is_too_large_is_only_counted() -> None:
     outline = public_outline("swin_base")
     assert outline.count > MOST_LAYERS and outline.layers == ()
     assert parse_outline(outline_bytes(outline)) == outline
+
+
+def test_attributes_are_kept_as_short_texts(tmp_path: Path) -> None:
+    body = helper.make_graph([helper.make_node("Relu", ["q"], ["r"])], "body", [], [])
+    node = helper.make_node(
+        "Odd",
+        ["x"],
+        ["y"],
+        "odd",
+        axis=-1,
+        alpha=0.125,
+        mode="linear",
+        raw=b"\xff" * 100_000,
+        pads=[1, 2, 3, 4],
+        many=list(range(100_000)),
+        scales=[0.5, 2.0],
+        names=["a", "b"],
+        value=constant("w", (3, 4)),
+        body=body,
+        domain="odd",
+    )
+    tensor = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [node],
+        "net",
+        [tensor("x", TensorProto.FLOAT, IMAGE)],
+        [tensor("y", TensorProto.FLOAT, IMAGE)],
+    )
+    outline = outline_of(helper.make_model(graph))
+    texts = dict(outline.layers[1].attributes)
+    assert texts["axis"] == "-1" and texts["alpha"] == "0.125" and texts["mode"] == "linear"
+    assert texts["pads"] == "1, 2, 3, 4" and texts["scales"] == "0.5, 2"
+    assert texts["names"] == "a, b" and texts["value"] == "tensor 3×4"
+    assert texts["body"] == "a graph of 1 nodes"
+    assert texts["many"].endswith("… (100000 values)")
+    assert all(len(text) <= 200 for text in texts.values())
+    assert parse_outline(outline_bytes(outline)) == outline
+
+
+def test_attributes_are_dropped_before_layers_where_a_file_would_be_too_large() -> None:
+    long = (("name", "x" * 200),) * 2
+    layers = tuple(
+        layer.model_copy(update={"attributes": long}) for layer in chain(MOST_LAYERS).layers
+    )
+    found = parse_outline(outline_bytes(Outline(count=MOST_LAYERS, layers=layers)))
+    assert found == chain(MOST_LAYERS)
+
+
+def test_a_file_of_an_older_version_has_no_attributes() -> None:
+    outline = parse_outline(_file(_layer()))
+    assert outline is not None and outline.layers[0].attributes == ()
 
 
 def _file(*layers: Any, **others: Any) -> bytes:
@@ -130,6 +182,10 @@ HOSTILE = {
     "a million layers": _file(*[_layer()] * 1_000_000),
     "many connections": _file(*[_layer()] * 100, *[_layer(inputs=list(range(100)))] * 300),
     "too large": b" " * (LARGEST_OUTLINE + 1),
+    "many attributes": _file(_layer(attributes=[["a", "b"]] * 33)),
+    "a long attribute": _file(_layer(attributes=[["a", "b" * 201]])),
+    "an attribute that is no text": _file(_layer(attributes=[["a", 1]])),
+    "half an attribute": _file(_layer(attributes=[["a"]])),
     "deep": b'{"layers":' + b"[" * 400_000,
 }
 

@@ -24,7 +24,10 @@ DEPLOYED = {"net.qcs8550.bin": "context binary, for qcs8550", "net.onnx": "float
 
 
 def hostile() -> Outline:
-    layers = [OutlineLayer(name=SCRIPT, operator=SCRIPT[:100], tensors=(SCRIPT,))]
+    attributes = (("<b>", SCRIPT), ("password", "password=hunter2-hunter2"), ("\x00", "\x1b[1m"))
+    layers = [
+        OutlineLayer(name=SCRIPT, operator=SCRIPT[:100], tensors=(SCRIPT,), attributes=attributes)
+    ]
     layers.append(OutlineLayer(name="; ; ", operator="\x00\x1b", inputs=(0,)))
     return Outline(count=2, layers=tuple(layers))
 
@@ -101,13 +104,86 @@ def test_pointer_and_focus_say_what_a_layer_is(browser: Browser, site: Site) -> 
         page, tip = tab.page, tab.page.locator("#tip")
         page.locator("#network .for-wide .box").nth(0).hover()
         expect(tip).to_contain_text("Input, output 1×3×8×8")
-        page.locator("#network .for-wide a").first.focus()
+        page.locator("#network .for-wide a").nth(1).focus()
         expect(tip).to_contain_text(re.compile(r"/\d/Conv.*output 1×8×8×8.*µs, .* % of the time"))
         page.keyboard.press("Escape")
         expect(tip).to_be_hidden()
-        page.keyboard.press("Enter")  # to its line in the table, which opens for it
-        expect(page.locator("tr:target td").first).to_have_text(re.compile(r"/\d/Conv"))
-        expect(page.locator("tr:target")).to_be_visible()
+
+
+def test_a_layer_is_opened_by_click_and_by_enter(browser: Browser, site: Site) -> None:
+    """Name, operator, what it reads, output, attributes and time; Escape leads back to the box."""
+    with browser.tab(site.at("/models/unet_segmentation"), size=(1400, 900)) as tab:
+        page, panel = tab.page, tab.page.locator("#layer")
+        expect(panel).to_be_hidden()
+        box = page.locator("#network .for-wide a", has_text="Conv").first
+        box.focus()
+        page.keyboard.press("Enter")
+        expect(panel).to_contain_text("kernel_shape")
+        expect(panel).to_contain_text("3, 3")
+        expect(panel).to_contain_text(re.compile(r"Reads\s*input \S+"))
+        expect(panel).to_contain_text(re.compile(r"Output\s*1×\d+×"))
+        expect(panel).to_contain_text("under 0.1 % of the time")
+        expect(panel.locator("h3")).to_be_focused()
+        expect(page.locator("#network .for-wide .is-open")).to_have_count(1)
+        tab.keep_picture("graph-layer-1400-light")
+        page.keyboard.press("Escape")
+        expect(panel).to_be_hidden()
+        expect(box).to_be_focused()
+        page.locator("#network .for-wide a", has_text="Input").click()
+        expect(panel.locator("h3")).to_have_text(re.compile("^input "))
+        panel.get_by_role("button", name="Close").click()
+        expect(panel).to_be_hidden()
+        page.locator(".costliest a").first.click()
+        panel.get_by_role("link", name="in the table of layers").click()
+        expect(page.locator("tr:target")).to_be_visible()  # the table opens for it
+
+
+def test_a_box_of_several_layers_lists_them(browser: Browser, site: Site) -> None:
+    with browser.tab(site.at("/models/densenet121"), scheme="dark", size=(390, 900)) as tab:
+        page, panel = tab.page, tab.page.locator("#layer")
+        page.locator("#network .for-narrow a.many").first.click()
+        expect(panel.locator("h3")).to_have_text(re.compile(r"^\d+ layers$"))
+        first = panel.locator("details").first
+        first.locator("summary").click()
+        expect(first).to_contain_text("Output")
+        expect(panel).to_be_in_viewport()
+        tab.keep_picture("graph-layers-390-dark")
+        assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
+def test_an_open_layer_stays_when_the_page_is_brought_up_to_date(
+    browser: Browser, site: Site
+) -> None:
+    with browser.tab(site.at("/models/five")) as tab:
+        tab.page.locator("#network .for-wide a").nth(1).click()
+        expect(tab.page.locator("#layer h3")).to_have_text("/1/Conv")
+        expect(tab.page.locator("#layer")).not_to_contain_text("kernel_shape")  # an older file
+        with site.workspace() as workspace:
+            workspace.catalog.annotate("five", ["new-tag"], "")
+        expect(tab.page.locator("#head")).to_contain_text("new-tag")
+        expect(tab.page.locator("#layer h3")).to_have_text("/1/Conv")
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("five?box=1", 200),
+        ("five?box=5", 404),
+        ("five?box=-1", 404),
+        ("five?box=x", 404),
+        ("five?box=99999999999999999999", 404),
+        ("five", 404),
+        ("cycle?box=0", 404),
+        ("nowhere?box=0", 404),
+        ("..%2f..%2fetc?box=0", 404),
+    ],
+)
+def test_only_boxes_of_a_graph_are_answered(
+    browser: Browser, site: Site, path: str, status: int
+) -> None:
+    with browser.tab(site.at("/devices")) as tab:
+        answer = tab.page.request.get(site.at(f"/parts/network/{path}"))
+        assert answer.status == status
 
 
 def test_the_costliest_layers_are_named_and_lead_to_their_boxes(
@@ -141,6 +217,11 @@ def test_names_in_a_graph_are_never_markup(browser: Browser, site: Site) -> None
         assert tab.page.locator("#network img, #network script").count() == 0
         boxes.nth(0).hover()
         expect(tab.page.locator("#tip")).to_contain_text("<script>alert(1)</script>")
+        boxes.nth(0).click()
+        panel = tab.page.locator("#layer")
+        expect(panel).to_contain_text("<img src=x onerror=alert(2)>")
+        assert panel.locator("img, script, b").count() == 0
+        assert "hunter2" not in panel.inner_text()
 
 
 @pytest.mark.parametrize("name", [*broken(), "old"])

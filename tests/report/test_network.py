@@ -165,7 +165,13 @@ def test_the_drawing_says_what_each_layer_is_and_costs() -> None:
     titles = [title.text or "" for title in root.iter(f"{SVG}title")]
     assert titles[1] == "/1/Conv; Conv, output 1×8×8×8; 30 µs, 30.0 % of the time"
     assert titles[3].endswith("; no time of its own")
-    assert [link.get("href") for link in root.iter(f"{SVG}a")] == ["#layer-1", "#layer-2"]
+    assert [link.get("href") for link in root.iter(f"{SVG}a")] == [
+        "#net-0",
+        "#layer-1",
+        "#layer-2",
+        "#net-3",
+        "#net-4",
+    ]
     assert [(layer.name, layer.share) for layer in picture.named] == [
         ("/2/Conv", 0.5),
         ("/1/Conv", 0.3),

@@ -32,7 +32,8 @@ from edgeloop.models.catalog import write_csv
 from edgeloop.models.columns import LARGEST_PRIORITY, column_named, visible_columns
 from edgeloop.operate.fleet.demand import WaitingWork
 from edgeloop.store import Blobs, json_safe
-from edgeloop.view.portal.auth import change_token, refuse_strangers
+from edgeloop.view.portal import uploads
+from edgeloop.view.portal.auth import BINARY, change_token, refuse_strangers
 from edgeloop.view.portal.feed import Feed, Row
 from edgeloop.view.portal.shapes import (
     PAGE_SIZES,
@@ -51,6 +52,7 @@ from edgeloop.view.portal.shapes import (
     Work,
 )
 from edgeloop.view.portal.state import Portal, frame_of, row_of
+from edgeloop.view.portal.views.dataset import thumbnail
 from edgeloop.view.portal.views.devices import busy_of, days_of, devices_view, queue_view
 from edgeloop.view.portal.views.examples import ExamplesView, example_image, examples_view
 from edgeloop.view.portal.views.jobs import job_files, job_log, job_view, jobs_view
@@ -191,6 +193,23 @@ def add_examples(routes: APIRouter, portal: Portal) -> None:
         content, current = example_image(portal, experiment, name, number, column)
         caching = "private, max-age=31536000, immutable" if version == current else "no-store"
         return Response(content, 200, {"cache-control": caching}, "image/png")
+
+
+JPEG: dict[int | str, dict[str, Any]] = {200: {"content": {"image/jpeg": {}}}}
+
+
+def add_dataset(routes: APIRouter, portal: Portal) -> None:
+    @routes.get("/dataset/images/{number}.jpg", response_class=Response, responses=JPEG)
+    def image(
+        number: Annotated[Whole, Path(ge=0, le=10**9)],
+        experiment: Annotated[str | None, Query(max_length=60)] = None,
+        name: Annotated[str, Query(max_length=300)] = "",
+        version: Annotated[str, Query(max_length=40)] = "",
+    ) -> Response:
+        """One of the images that the page of a dataset shows, at most 160 pixels wide and high."""
+        content, current = thumbnail(portal, experiment, name, number)
+        caching = "private, max-age=3600" if version == current else "no-store"
+        return Response(content, 200, {"cache-control": caching}, "image/jpeg")
 
 
 # Queries and bodies as they are written, not as they could be meant: `true` is not 1.
@@ -348,6 +367,15 @@ class Delete(StrictBody):
     pass
 
 
+class UploadResult(BaseModel):
+    """`is_new` is false where the experiment has the same content already, as the model `name`."""
+
+    name: str
+    is_new: bool
+    size: int
+    outlook: str = Field(description="What runners will evaluate, in a few words.")
+
+
 class ChangeResult(BaseModel):
     name: str
     done: str
@@ -360,7 +388,7 @@ CSV: dict[int | str, dict[str, Any]] = {200: {"content": {"text/csv": {}}}}
 DOWNLOAD: dict[int | str, dict[str, Any]] = {200: {"content": {"application/octet-stream": {}}}}
 ERRORS: dict[int | str, dict[str, Any]] = {
     code: {"model": Problem}
-    for code in (400, 401, 403, 404, 408, 409, 413, 414, 415, 421, 431, 500, 502, 503)
+    for code in (400, 401, 403, 404, 408, 409, 411, 413, 414, 415, 421, 431, 500, 502, 503, 507)
 }
 
 Which = Annotated[str | None, Query(alias="experiment", max_length=60)]
@@ -374,8 +402,10 @@ def router(portal: Portal) -> APIRouter:
     _add_models(routes, portal)
     add_files(routes, portal)
     add_examples(routes, portal)
+    add_dataset(routes, portal)
     _add_overviews(routes, portal)
     _add_events(routes, portal)
+    _add_upload(routes, portal)
     routes.include_router(_changes(portal))
     return routes
 
@@ -652,6 +682,40 @@ def _changes(portal: Portal) -> APIRouter:
         return ChangeResult(name=name, done="delete")
 
     return routes
+
+
+BINARY_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {BINARY: {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
+
+
+def _stranger(request: Request) -> None:
+    if sentence := refuse_strangers(request):
+        raise HTTPException(403, sentence)
+
+
+def _add_upload(routes: APIRouter, portal: Portal) -> None:
+    @routes.post(
+        "/uploads", tags=["changes"], dependencies=[Depends(_stranger)], openapi_extra=BINARY_BODY
+    )
+    async def upload(
+        request: Request,
+        file: Annotated[str, Query(max_length=240, description="The name of the file.")],
+        name: Annotated[str | None, Query(max_length=400)] = None,
+        experiment: Which = None,
+    ) -> UploadResult:
+        """Upload an ONNX file of up to 512 MB as a model: the body is the file. It is checked as
+        `edgeloop upload` checks it, and gets a friendly name without `name`."""
+        uploaded = await uploads.upload(portal, experiment, request, file, name)
+        return UploadResult(
+            name=uploaded.model.name,
+            is_new=uploaded.is_new,
+            size=uploaded.size,
+            outlook=uploaded.outlook,
+        )
 
 
 # Jobs for programs: states, logs, files; and with `--allow-changes`, abort and resubmit.

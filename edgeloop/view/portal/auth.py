@@ -15,6 +15,7 @@ can neither read nor guess.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
 import ipaddress
@@ -40,15 +41,20 @@ if TYPE_CHECKING:
 #
 # A body is read before anything else happens with it, but only `MOST_BODY` bytes of it and only for
 # `BODY_S`; the largest that any route takes is a change with some names of stages. This holds for
-# all methods and paths, and for bodies that do not announce their length.
+# all methods and paths, and for bodies that do not announce their length. Only a model file that is
+# uploaded may be larger: who sends it is checked by the head, and its route writes it to a file.
 
 
 MOST_BODY = 64 << 10
+MOST_UPLOAD = 512_000_000
+UPLOADS = "/api/v1/uploads"
 MOST_HEAD = 32 << 10
 MOST_HEADERS = 100
 MOST_PATH = 8 << 10
 BODY_S = 20.0
+DISCARD_S = 2.0
 FORM = "application/x-www-form-urlencoded"
+BINARY = "application/octet-stream"
 JSON = "application/json"
 
 _VERSIONS = ("1.0", "1.1", "2", "2.0", "3")  # the later ones by other servers
@@ -86,8 +92,8 @@ def check_head(request: Request) -> None:
     length = request.headers.get("content-length", "0")
     if not (length.isascii() and length.isdecimal()):
         raise Refusal(400, "Content-Length is not a number.", closes=True)
-    if len(length) > 18 or int(length) > MOST_BODY:
-        raise _too_long()
+    if len(length) > 18 or int(length) > (MOST_UPLOAD if is_upload(request) else MOST_BODY):
+        raise _too_long(request)
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise Refusal(415, "Send the body as it is: no Content-Encoding is accepted.")
 
@@ -123,7 +129,7 @@ async def read_body(request: Request, receive: Receive, limit_s: float = BODY_S)
                     return None
                 body += bytes(message.get("body", b""))
                 if len(body) > MOST_BODY:
-                    raise _too_long()
+                    raise _too_long(request)
                 if not message.get("more_body", False):
                     break
     except TimeoutError:
@@ -131,6 +137,14 @@ async def read_body(request: Request, receive: Receive, limit_s: float = BODY_S)
     if kind_of(request) == JSON:
         check_json(body)
     return body
+
+
+async def _discard(receive: Receive) -> None:
+    """The rest of a body, for a moment: a browser that still sends does not read the answer."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(DISCARD_S):
+            while (await receive()).get("more_body", False):
+                pass
 
 
 def replayed(body: bytes, receive: Receive) -> Receive:
@@ -182,7 +196,14 @@ def _float(text: str) -> float:
     return value
 
 
-def _too_long() -> Refusal:
+def is_upload(request: Request) -> bool:
+    return request.method == "POST" and _path(request) == UPLOADS
+
+
+def _too_long(request: Request) -> Refusal:
+    if is_upload(request):
+        limit = f"The portal takes files of up to {MOST_UPLOAD // 1_000_000} MB"
+        return Refusal(413, f"{limit}: use edgeloop upload for this one.", closes=True)
     return Refusal(413, f"The body is too long: at most {MOST_BODY >> 10} kB are accepted.")
 
 
@@ -290,7 +311,9 @@ class Guard:
         try:
             check_head(request)
             answer = self._refusal(request, is_known or shows_token)
-            if answer is None and has_body(request):
+            if answer is None and is_upload(request):
+                _check_upload(request)
+            elif answer is None and has_body(request):
                 body = await read_body(request, receive)
                 if body is None:
                     return
@@ -299,6 +322,8 @@ class Guard:
             answer = _no(refusal.status, refusal.sentence)
             if refusal.closes:
                 answer.headers["connection"] = "close"
+            if is_upload(request):
+                await _discard(receive)
         if answer is None:
             await self._app(scope, receive, sending)
         else:
@@ -344,6 +369,16 @@ class Guard:
         elif not is_known:
             answer.headers["location"] = "/login?wrong=1"
         return answer
+
+
+def _check_upload(request: Request) -> None:
+    """Before a byte of the file is read. Raises Refusal."""
+    if sentence := refuse_strangers(request):
+        raise Refusal(403, sentence, closes=True)
+    if kind_of(request) != BINARY:
+        raise Refusal(415, f"Send the file as it is: Content-Type: {BINARY}.", closes=True)
+    if "content-length" not in request.headers:
+        raise Refusal(411, "Send the length of the file: Content-Length.", closes=True)
 
 
 def change_token(request: Request) -> str:

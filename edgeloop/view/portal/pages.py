@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlencode
+from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from fastapi import APIRouter
 from fastapi.requests import Request
@@ -24,11 +24,12 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 from markupsafe import Markup, escape
 
 from edgeloop._util.values import bare_range, close_names, latency_text, size_text
-from edgeloop.errors import NotFound
+from edgeloop.errors import EdgeloopError, NotFound
 from edgeloop.models.columns import AGREEMENT_COLUMNS, LATENCY, RECOVERY_HEADINGS
 from edgeloop.view.drawing import FONT_FILES, FONTS
 from edgeloop.view.measures import measure_of
-from edgeloop.view.portal.auth import change_token
+from edgeloop.view.portal.auth import MOST_UPLOAD, UPLOADS, change_token
+from edgeloop.view.portal.export import static_page
 from edgeloop.view.portal.shapes import (
     PAGE_SIZES,
     Axis,
@@ -43,10 +44,11 @@ from edgeloop.view.portal.shapes import (
     TableView,
     UsePeriod,
 )
+from edgeloop.view.portal.views.dataset import dataset_view, thumbnail
 from edgeloop.view.portal.views.devices import devices_view
-from edgeloop.view.portal.views.examples import examples_view
+from edgeloop.view.portal.views.examples import example_image, examples_view
 from edgeloop.view.portal.views.jobs import job_view, jobs_view, overlay_view
-from edgeloop.view.portal.views.model import model_view
+from edgeloop.view.portal.views.model import box_view, model_view
 from edgeloop.view.portal.views.pareto import compare_view, pareto_view
 from edgeloop.view.portal.views.searches import (
     PARAMETER,
@@ -133,7 +135,9 @@ _TYPES = {
     ".svg": "image/svg+xml",
     ".woff2": "font/woff2",
 }
-_PAGES = re.compile("/$|/(compare|curves|devices|jobs|models|pareto|searches)(/|$)")
+_PAGES = re.compile("/$|/(compare|curves|dataset|devices|jobs|models|pareto|searches)(/|$)")
+_EXAMPLE = re.compile(r"/api/v1/models/([^/]+)/examples/([0-9]{1,3})/([a-z]+)\.png")
+_OF_DATASET = re.compile(r"/api/v1/dataset/images/([0-9]{1,9})\.jpg")
 _TITLES = {400: "That does not work", 403: "Not allowed", 404: "Not found"}
 
 
@@ -146,6 +150,7 @@ def router(portal: Portal) -> APIRouter:
     _add_compare(routes, portal, templates)
     _add_model(routes, portal, templates)
     _add_pareto(routes, portal, templates)
+    _add_dataset(routes, portal, templates)
     _add_devices(routes, portal, templates)
     _add_jobs(routes, portal, templates)
     _add_searches(routes, portal, templates)
@@ -220,6 +225,8 @@ def _add_table(routes: APIRouter, portal: Portal, templates: Templates) -> None:
         rows = [row for _, row in templates.rows(request, view)]
         shown = escape("").join(rows)
         values = table_values(view) | {"tab": "/", "rows": shown}
+        token = change_token(request) if view.frame.allow_changes else ""
+        values |= {"change_token": token, "uploads": UPLOADS, "most_upload": MOST_UPLOAD}
         elsewhere = {} if view.total else portal.elsewhere(_experiment(request))
         return templates.page(request, "table", elsewhere=elsewhere, **values)
 
@@ -270,6 +277,13 @@ def _add_model(routes: APIRouter, portal: Portal, templates: Templates) -> None:
             change_token=change_token(request) if view.frame.allow_changes else "",
         )
 
+    @routes.get("/parts/network/{name:path}")
+    def box(request: Request, name: str, box: str = "") -> HTMLResponse:
+        """What is behind one box of a model's graph, for the panel beside it."""
+        number = int(box) if re.fullmatch("[0-9]{1,4}", box) else -1
+        view = box_view(portal, _experiment(request), name, number)
+        return HTMLResponse(templates.part(request, "model_layers", view=view))
+
 
 def _add_pareto(routes: APIRouter, portal: Portal, templates: Templates) -> None:
     @routes.get("/pareto")
@@ -315,6 +329,13 @@ def _add_devices(routes: APIRouter, portal: Portal, templates: Templates) -> Non
         return templates.page(
             request, "devices", view.frame, "/devices", view=view, waiting=waiting
         )
+
+
+def _add_dataset(routes: APIRouter, portal: Portal, templates: Templates) -> None:
+    @routes.get("/dataset")
+    def dataset(request: Request) -> HTMLResponse:
+        view = dataset_view(portal, _experiment(request), request.query_params.get("name", ""))
+        return templates.page(request, "dataset", view.frame, "/", view=view)
 
 
 def _add_jobs(routes: APIRouter, portal: Portal, templates: Templates) -> None:
@@ -596,6 +617,7 @@ def bars(uses: Sequence[UsePeriod], span: tuple[float, float]) -> list[tuple[str
 
 
 Link = Callable[..., str]
+EXPORTED = ("compare", "dataset", "model", "pareto", "search")
 _OWN_PLACE = frozenset({"name", "status", "since", "node"})  # not drawn as plain numbers
 
 
@@ -614,7 +636,14 @@ class Templates:
     def page(
         self, request: Request, template: str, frame: Frame, tab: str, **values: Any
     ) -> HTMLResponse:
-        return HTMLResponse(self.part(request, template, frame=frame, tab=tab, **values))
+        """With `export=1` in its address, as one file to share."""
+        is_export = template in EXPORTED and request.query_params.get("export") == "1"
+        items = [item for item in request.query_params.multi_items() if item[0] != "export"]
+        address = f"{quote(request.scope['path'])}?{urlencode([*items, ('export', '1')])}"
+        text = self.part(request, template, frame=frame, tab=tab, export=address, **values)
+        if not is_export:
+            return HTMLResponse(text)
+        return exported(request, text, template, frame)
 
     def bare(self, template: str, status: int, **values: Any) -> HTMLResponse:
         """A page without a frame: it neither needs nor shows anything of the store."""
@@ -639,6 +668,38 @@ class Templates:
             row = Markup('<tr data-mark="{}" data-name="{}">{}</tr>')
             marked_rows.append((mark, row.format(mark, line.name, Markup(inside))))  # noqa: S704
         return marked_rows
+
+
+def exported(request: Request, page: str, template: str, frame: Frame) -> HTMLResponse:
+    """The page as a download. Its images are those that the page shows, read as a visitor would."""
+    portal: Portal = request.app.state.portal
+    experiment = _experiment(request)
+
+    def read_image(address: str) -> tuple[bytes, str] | None:
+        path, _, query = address.partition("?")
+        try:
+            if example := _EXAMPLE.fullmatch(path):
+                name, number, column = unquote(example[1]), int(example[2]), example[3]
+                return example_image(portal, experiment, name, number, column)[0], "image/png"
+            if image := _OF_DATASET.fullmatch(path):
+                name = dict(parse_qsl(query)).get("name", "")
+                return thumbnail(portal, experiment, name, int(image[1]))[0], "image/jpeg"
+        except EdgeloopError:
+            return None
+        return None
+
+    when = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+    about = f"Experiment {frame.experiment}, {when}, Edgeloop {frame.version}"
+    folders = [portal.workspace.settings.project]
+    folders += [Path(frame.store)] if frame.store.startswith("/") else []
+    text = static_page(page, about, read_image, folders)
+    last = re.sub(r"[^A-Za-z0-9._-]+", "-", request.scope["path"].rpartition("/")[2])[:80]
+    file = "-".join(dict.fromkeys((template, last or template)))
+    headers = {
+        "content-disposition": f'attachment; filename="{file}.html"',
+        "content-security-policy": "default-src 'none'; sandbox",
+    }
+    return HTMLResponse(text, headers=headers)
 
 
 def link_of(request: Request) -> Link:

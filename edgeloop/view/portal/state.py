@@ -128,6 +128,8 @@ IDLE_S = 600.0
 FIRST_LOOK_S = 20.0
 EXPERIMENTS_S = 5.0
 CACHED = 24
+THUMBNAILS = 200  # some kilobytes each
+MOST_UPLOADS = 4  # at once
 EXAMPLES = 8  # models whose examples are kept decoded, about a megabyte each
 
 Result = TypeVar("Result")
@@ -196,9 +198,13 @@ class Portal:
         self.drawings = Cache()
         self.queues = Cache(FEEDS)
         self.examples = Cache(EXAMPLES)
+        self.thumbnails = Cache(THUMBNAILS)
+        self.decoding = threading.Lock()
         self.jobs: JobsMonitor = JobsMonitor(workspace)
         self.usage: UsageReader = UsageReader(workspace.store)
         self.runners = RunnersReader(workspace.store)
+        self.uploading = threading.BoundedSemaphore(MOST_UPLOADS)
+        self.checking = threading.Lock()
         self.closing = threading.Event()
         self._opened: dict[str, _Opened] = {}
         self._guard = threading.Lock()

@@ -110,6 +110,14 @@ document.addEventListener("submit", (event) => {
     form.requestSubmit();
   }, { once: true });
 });
+// What is saved is the page as it is now: scripts change its address, such as for a selection.
+document.addEventListener("click", (event) => {
+  const save = event.target.closest("a[data-save]");
+  if (!save) return;
+  const query = new URLSearchParams(location.search);
+  query.set("export", "1");
+  save.search = `?${query}`;
+});
 for (const choice of document.querySelectorAll("[data-submits]")) {
   choice.addEventListener("change", () => choice.form.requestSubmit());
 }

@@ -1,7 +1,8 @@
 // Pages that are small enough to be asked for again as a whole: parts marked `data-live` that came
 // out different are exchanged, all else (what is open, typed or scrolled) stays.
 //
-// `data-quiet` on a part: it changes all the time, so it is not announced.
+// `data-quiet` on a part: it changes all the time, so it is not announced. `data-own` inside a part:
+// scripts of the page filled it, and it is kept.
 // `data-live-model` on the body: only when that model changed. `data-every`: seconds, for pages
 // about things that the table's events know nothing of.
 
@@ -22,6 +23,7 @@ async function refresh() {
     const ticked = new Set([...part.querySelectorAll("input:checked")].map((box) => box.value));
     for (const box of fresh.querySelectorAll("input[type=checkbox]")) box.checked = ticked.has(box.value);
     const focused = part.contains(document.activeElement) ? document.activeElement : null;
+    for (const own of part.querySelectorAll("[data-own]")) fresh.querySelector(`#${own.id}`)?.replaceWith(own);
     part.replaceWith(document.adoptNode(fresh));
     if (focused) same(fresh, focused)?.focus({ preventScroll: true });
     if (fresh.dataset.quiet === undefined) changed += 1;
@@ -41,6 +43,8 @@ function differs(one, two) {
     const copy = element.cloneNode(true);
     for (const time of copy.querySelectorAll("time[data-ago]")) time.textContent = "";
     for (const details of copy.querySelectorAll("details")) details.removeAttribute("open");
+    for (const own of copy.querySelectorAll("[data-own]")) own.remove();
+    for (const box of copy.querySelectorAll(".is-open, .is-shown")) box.classList.remove("is-open", "is-shown");
     return copy.innerHTML;
   };
   return still(one) !== still(two);

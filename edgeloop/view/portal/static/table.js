@@ -117,8 +117,14 @@ async function refresh() {
   const answer = await fetch(`/parts/table?${query}`, { headers: { Accept: "application/json" } });
   if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
   const content = await answer.json();
+  const nothing = document.getElementById("no-models");
+  if (nothing && !content.marks.length && nothing.dataset.waits === undefined) {
+    replace_part("banner", content.banner); // still empty: what is being done here is not disturbed
+    return;
+  }
   const columns = body?.closest("table").dataset.columns;
   if (columns !== content.columns || (content.marks.length === 0) !== (marks.length === 0)) {
+    if (document.body.dataset.busy) return; // with uploads, which a reload would end
     location.reload(); // from an empty page to a table, or back; or to other columns
     return;
   }

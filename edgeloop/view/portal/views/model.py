@@ -6,11 +6,11 @@ import math
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from edgeloop._util.redact import redact
-from edgeloop.errors import EdgeloopError
+from edgeloop.errors import EdgeloopError, NotFound
 from edgeloop.models.columns import (
     CANDIDATE,
     LATENCY,
@@ -26,7 +26,7 @@ from edgeloop.models.columns import (
 from edgeloop.models.plan import NOT_AVAILABLE, Plan, Stage, StageRecord, records_of
 from edgeloop.store import Record, Values
 from edgeloop.view.charts import Evidence, evidence_charts, evidence_of, png_address
-from edgeloop.view.network import PictureOfNetwork, outline_in_store, picture_of
+from edgeloop.view.network import LayerDetails, PictureOfNetwork, outline_in_store, picture_of
 from edgeloop.view.portal.shapes import (
     FileView,
     ModelView,
@@ -217,6 +217,28 @@ def graph_view(
 
     content = (workspace.experiment, record.key, record.version)
     return portal.drawings.get((_PREFIX, content), made)
+
+
+@dataclass(frozen=True)
+class BoxView:
+    """What is behind one box of the graph: `count` layers, of which the first are in `layers`."""
+
+    layers: tuple[LayerDetails, ...]
+    count: int
+    kind: str  # how the times came about: `estimate` or another
+
+
+def box_view(portal: Portal, experiment: str | None, name: str, box: int) -> BoxView:
+    """Raises NotFound for a box that the graph of the model does not have."""
+    workspace = portal.workspace_of(experiment)
+    record = workspace.catalog.get(name)
+    evidence = evidence_of(workspace, name)
+    graph = graph_view(portal, workspace, record, evidence)
+    layers = graph.details(box) if graph else ()
+    if graph is None or not layers:
+        raise NotFound(reason=f"The graph of {name} has no such box: reload the page.")
+    kind = evidence.layers.kind if evidence.layers else ""
+    return BoxView(layers, len(graph.groups[box].layers), kind)
 
 
 def graph_hint(record: Record, files: Sequence[FileView]) -> tuple[str, str]:
