@@ -440,7 +440,7 @@ class FieldKind(NamedTuple):
     is_tuple: bool
 
 
-class Allowed(NamedTuple):
+class Accepted(NamedTuple):
     """What a value may be by an annotation as it is written: `str`, `float | None`, `Mapping[str,
     int]`. `types` is empty where any will do; `items` is the annotation of a mapping's values."""
 
@@ -495,7 +495,7 @@ def _read(name: str, kind: FieldKind, value: Any) -> Any:
 
 
 def _check(name: str, written: str, value: Any) -> None:
-    types, kind, or_none, items = _allowed(written)
+    types, kind, or_none, items = _accepted(written)
     if or_none and value is None:
         return
     if items and isinstance(value, dict):
@@ -510,11 +510,11 @@ def _check(name: str, written: str, value: Any) -> None:
 
 
 @lru_cache(maxsize=None)
-def _allowed(written: str) -> Allowed:
+def _accepted(written: str) -> Accepted:
     kind, _, none = written.partition(" | ")
     mapping = re.fullmatch(r"Mapping\[str, (\w+)\]", kind)
     types = _PLAIN.get(kind, () if mapping is None else (dict,))
-    return Allowed(types, kind, none == "None", mapping[1] if mapping else "")
+    return Accepted(types, kind, none == "None", mapping[1] if mapping else "")
 
 
 @lru_cache(maxsize=None)
