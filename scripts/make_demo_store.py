@@ -45,7 +45,7 @@ PROJECT = Path(__file__).parents[1]
 CHIP = "htp:qcs8550"
 FACES = "data/working/faces"
 SEARCHED = "searches/demo"
-SIZES = ("--calibration-images", "16", "--quick-images", "12", "--thorough-images", "24")
+SIZES = ("--calibration-images", "16", "--quick-images", "12", "--thorough-images", "16")
 EXAMPLES = ("examples_f1_onnx.png", "examples_f1_onnx.jpg", "examples_f1_1k.png")
 SEARCH = ("search.iteration=6", "search.publish=none", f"experiment={CHIP_EXPERIMENT}")
 SEARCH_FILES = ("search.yaml", "candidates.csv", "hypervolume.csv", "curves.csv", "reference.json")

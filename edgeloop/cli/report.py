@@ -123,8 +123,10 @@ def pareto(
     whole = pareto_of(rows, objectives)
     pareto, chosen = one_device(whole, device or "")
     note = device_note(whole, chosen)
+    left_out = f"of models less than {apart:g} % apart in {x}, only the best" if apart else ""
     for path in outputs:
-        _write(pareto, path, "dark" if dark else "light", note)
+        shown_note = "; ".join(filter(None, (note, left_out and f"front: {left_out}")))
+        _write(pareto, path, "dark" if dark else "light", shown_note)
         click.echo(f"{path} written", err=True)
     if as_json:
         print_json(_shown(pareto, row) for row in pareto.front)
@@ -134,6 +136,8 @@ def pareto(
         click.echo(f"No model has results of device {device!r}; {hint}")
     elif rows:
         _print(pareto)
+        if left_out:
+            click.echo(f"front: {left_out}")
     if note and device in (None, ALL_DEVICES):
         click.echo(f"{note}. Choose with --device; '*' compares all with each other.", err=True)
 

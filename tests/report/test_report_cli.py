@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -172,6 +173,16 @@ def test_the_demo_needs_no_store_and_makes_none(project: Path, edgeloop: Edgeloo
         "front.svg",
         "r.html",
     ]
+
+
+def test_models_that_are_less_apart_are_left_out_of_the_front(project: Path, edgeloop: Edgeloop):
+    whole = edgeloop("pareto", "--demo", "--json")
+    apart = edgeloop("pareto", "--demo", "--apart", "50", "-o", "front.svg")
+    assert len(json.loads(whole.out)) > 1 and "\n1 of " in apart.out
+    assert "less than 50 % apart in latency_ms, only the best" in apart.out
+    assert "less than 50 % apart" in (project / "front.svg").read_text()
+    refused = edgeloop("pareto", "--demo", "--apart", "8", "--objective", "params:min")
+    assert refused.code == 2 and "leave out --objective" in refused.err
 
 
 def test_the_demo_has_its_own_experiments(project: Path, edgeloop: Edgeloop):
