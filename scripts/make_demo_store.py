@@ -82,7 +82,7 @@ def make(folder: Path, changes: Sequence[str]) -> None:
         name = candidate_name(folder, net.stem)
         edgeloop(folder, "upload", str(net), "--name", name, "--experiment", CHIP_EXPERIMENT)
     measure(folder, CHIP, CHIP_EXPERIMENT, "--layers")  # measurements have them anyway
-    full = ("--epochs", "4", "--batch", "2", "--no-publish", "--experiment", CHIP_EXPERIMENT)
+    full = ("--epochs", "12", "--batch", "2", "--no-publish", "--experiment", CHIP_EXPERIMENT)
     edgeloop(folder, "search", "train", "demo", *full)
     for net, name in fully_trained(folder):
         edgeloop(folder, "upload", str(net), "--name", name, "--experiment", HOST_EXPERIMENT)
