@@ -230,7 +230,9 @@ def test_files_are_chosen_with_keys_alone(browser: Browser, tmp_path: Path) -> N
         browser.tab(site.at("/")) as tab,
     ):
         page = tab.page
+        page.on("filechooser", lambda _: None)  # Playwright takes choosers from here on, not later
         expect(page.locator("#no-models")).to_be_visible()
+        expect(page.locator("#live")).to_have_text("live")
         page.get_by_role("button", name="Upload models").focus()
         with page.expect_file_chooser() as chooser:
             page.keyboard.press("Enter")
