@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,9 +9,6 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from edgeloop.view.demo import open_demo_farm
-from edgeloop.view.front import pareto_of
-from edgeloop.view.measures import objective
 from tests.peers.browser import Browser
 from tests.portal.audit import GROUNDS
 from tests.portal.browsing import SEARCH_LINKS, browser, portal_of, site
@@ -25,7 +21,6 @@ __all__ = ["browser", "site"]
 LOADED = (
     "[...document.querySelectorAll('#examples img')].every((i) => i.complete && i.naturalWidth)"
 )
-README_PICTURE = os.environ.get("EDGELOOP_README_PICTURE", "")  # where the README's is kept
 STATIC = Path(__file__).parents[2] / "edgeloop/view/portal/static"
 
 
@@ -256,16 +251,3 @@ def test_the_demo_says_nothing_of_a_store(demo: Site) -> None:
     """Its own is in memory."""
     said = (demo.folder / "portal.log").read_text()
     assert said.startswith("Portal of experiment") and "store at" not in said
-
-
-def test_the_picture_of_the_readme(browser: Browser, demo: Site, tmp_path: Path) -> None:
-    """Made anew at every run, kept where EDGELOOP_README_PICTURE says: real results, a front."""
-    target = Path(README_PICTURE) if README_PICTURE else tmp_path / "portal.png"
-    with open_demo_farm() as workspace:
-        objectives = (objective("mean"), objective("f1_1k"))
-        count = len(pareto_of(workspace.status(), objectives).rows)
-    with browser.tab(demo.at("/pareto"), size=(1440, 1180)) as tab:
-        expect(tab.page.locator("#chart .for-wide a")).to_have_count(count)
-        expect(tab.page.locator("#live")).to_have_text("live")
-        tab.page.screenshot(path=target)
-    assert target.read_bytes().startswith(b"\x89PNG")
