@@ -219,7 +219,9 @@ def packed(folder: Path) -> bytes:
 
     def is_kept(key: str) -> bool:
         name, model = PurePosixPath(key).name, "/".join(key.split("/")[:2])
-        if name == "pr_curve_f1_10k.csv" or name in EXAMPLES:
+        if name in EXAMPLES:
+            return model in front and key.startswith(f"{CHIP_EXPERIMENT}/")
+        if name == "pr_curve_f1_10k.csv":
             return model in front
         if name.endswith(OUTLINE_SUFFIX):
             return True

@@ -33,7 +33,7 @@ TWO = (objective("mean"), objective("f1_1k"))
 
 
 def test_the_demo_is_small_and_has_all_that_charts_need():
-    assert DEMO_FILE.stat().st_size < 500_000
+    assert DEMO_FILE.stat().st_size < 600_000
     with open_demo() as workspace:
         rows = workspace.status()
         found = pareto_of(rows, TWO)

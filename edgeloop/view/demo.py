@@ -1,6 +1,6 @@
-"""Results shipped with the package: the search of `make demo` with 16 candidates, each converted and
-tested on the simulator of a chip, and the models of the front, trained further and measured on a
-CPU. F1 is over 12 and 16 images instead of 1k and 10k. `scripts/make_demo_store.py` created them.
+"""Results shipped with the package: the search of `make demo` with 16 candidates, each converted
+and tested on the simulator of a chip, and the models of the front, trained further and measured on
+a CPU. F1 is over 12 and 16 images instead of 1k and 10k. `scripts/make_demo_store.py` created them.
 
 Also three models of 256 × 256 that segment drawn faces: `demo:unet-small`, `demo:unet-medium` and
 `demo:unet-large` wherever a command takes a model file. `scripts/train_example_nets.py` trained
