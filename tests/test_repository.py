@@ -49,7 +49,7 @@ def test_a_wheel_has_the_readme_with_links_that_an_index_can_follow():
     shown = re.findall(LINK, absolute(README, REPOSITORY))
     pages, images = f"{REPOSITORY}/blob/main/", f"{RAW}/main/"
     assert [link.removeprefix(pages).removeprefix(images) for link in shown] == links
-    assert all(link.startswith(images if link.endswith(".png") else pages) for link in shown)
+    assert all(link.startswith(images if link.endswith(".webp") else pages) for link in shown)
     assert {"readme", "version"} == set(PROJECT["project"]["dynamic"])
 
 

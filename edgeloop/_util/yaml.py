@@ -24,6 +24,7 @@ MAX_VALUES = 100_000  # with every alias expanded
 MAX_TEXT = 10_000_000  # characters of all values, with every alias expanded
 MAX_NUMBER = 2**64  # an int of a thousand digits fits nowhere, and some cannot even be shown
 _TAG = "tag:yaml.org,2002:"
+_COLLECTIONS = ("map", "omap", "pairs", "seq", "set")  # a text that claims to be one is none
 _TOO_LARGE = "has a number that is too large: quote it if it is meant as a text"
 _UNREADABLE = {  # 2024-99-99, !!int zz
     "timestamp": "a date or time that does not exist: quote it if it is meant as a text",
@@ -224,6 +225,8 @@ class _Reader:
             return node.value
         if ":" in node.value and node.tag in (f"{_TAG}int", f"{_TAG}float"):
             return node.value  # 2:16 was a number to the base of 60, which is never meant
+        if node.tag.removeprefix(_TAG) in _COLLECTIONS:
+            raise self._not_allowed(node)
         try:
             value = self._loader.construct_object(node)
         except (ValueError, ArithmeticError, LookupError, AttributeError, TypeError):
@@ -237,7 +240,10 @@ class _Reader:
 
     def _check_tag(self, node: yaml.Node, kind: str) -> None:
         if not self._texts and node.tag != f"{_TAG}{kind}":
-            raise NotYaml(f"has a tag that is not allowed: {node.tag}", node.start_mark.line + 1)
+            raise self._not_allowed(node)
+
+    def _not_allowed(self, node: yaml.Node) -> NotYaml:
+        return NotYaml(f"has a tag that is not allowed: {node.tag}", node.start_mark.line + 1)
 
     def _too_deep(self, line: int) -> NotYaml:
         return NotYaml(f"is nested more than {MAX_DEPTH} levels deep", line + 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from edgeloop._util.yaml import MAX_BYTES, NotYaml, parse_yaml, read_yaml
@@ -78,6 +78,11 @@ def test_what_cannot_be_used_is_said_with_its_line(text: str, said: str, line: i
         ('a: !!int "zz"', "has a value that is no number"),
         ("a: !!float x", "has a value that is no number"),
         ("a: !!set {b}", "has a tag that is not allowed"),
+        ("? !!set ''", "has a tag that is not allowed"),
+        *(
+            (f"a: !!{kind} x", "has a tag that is not allowed")
+            for kind in ("map", "omap", "pairs", "seq", "set")
+        ),
         ("a: \0", "cannot be read as YAML"),
     ],
 )
@@ -104,6 +109,7 @@ WORDS = st.sampled_from(
 )
 
 
+@example("? !!set ''", False)
 @given(st.lists(WORDS, max_size=30).map("".join) | st.text(max_size=60), st.booleans())
 def test_any_text_is_plain_data_or_refused(text: str, texts: bool):
     try:
