@@ -64,7 +64,10 @@ class PostgresDatabase(Database):
         }
 
     def connect(self) -> psycopg.Connection[tuple[Any, ...]]:
-        return psycopg.connect(autocommit=True, **self._parameters)
+        try:
+            return psycopg.connect(autocommit=True, **self._parameters)
+        except OSError as error:  # of psycopg's own selector, which needs one more descriptor
+            raise psycopg.OperationalError(error.strerror or str(error)) from None
 
     def run(self, action: Action[Result]) -> Result:
         def watched(connection: psycopg.Connection[Any]) -> Result:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -85,3 +88,44 @@ def test_an_interrupted_statement_costs_only_its_connection(store: Store):
         store._database.pool.run(interrupted)
     assert used[0] not in store._database.pool._idle
     assert store.models("exp").get("a") is not None
+
+
+ONE_LEFT = """
+import os, resource, sys
+from edgeloop.errors import StoreUnavailable
+from edgeloop.store.location import parse_location
+from edgeloop.store import postgres
+
+postgres.CONNECT_TIMEOUT_S = 2
+database = postgres.PostgresDatabase(parse_location(sys.argv[1]))
+
+def said():
+    try:
+        database.run(lambda connection: None)
+    except StoreUnavailable as error:
+        return str(error)
+
+said()  # all that is imported, is
+resource.setrlimit(resource.RLIMIT_NOFILE, (200, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+held = []
+try:
+    while True:
+        held.append(os.open(os.devnull, os.O_RDONLY))
+except OSError:
+    os.close(held.pop())
+print(said())
+"""
+
+
+def test_a_process_that_may_open_one_more_file_finds_the_store_unavailable():
+    """A connection needs two: its socket, and what psycopg waits with."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"postgresql://u:p@127.0.0.1:{silent.getsockname()[1]}/x?blobs=/none"
+        done = subprocess.run(
+            [sys.executable, "-c", ONE_LEFT, url],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert "cannot be reached: Too many open files" in done.stdout, done.stderr
